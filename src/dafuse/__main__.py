@@ -1,0 +1,3 @@
+from dafuse.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""The command line: a table from command to function. Nothing heavy is imported before it must."""
+
+import sys
+from importlib import import_module
+
+from dafuse import __version__
+from dafuse.errors import DafuseError
+
+COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
+    "demo": ("demo", "DAF and two baselines on drawn characters: no download, 3 minutes"),
+    "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
+    "report": ("report", "tables and a page over finished (or unfinished) runs"),
+    "list": ("listing", "what there is: methods, data, backbones, recipes"),
+    "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return
+    if arguments[0] in ("-V", "--version"):
+        print(f"dafuse {__version__}")
+        return
+    command, *rest = arguments
+    try:
+        if command not in COMMANDS:
+            raise DafuseError(f"no command is called {command!r}; see dafuse --help")
+        import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
+    except DafuseError as error:
+        print(f"dafuse: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"dafuse: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("dafuse: stopped; the same command goes on where it stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def usage() -> str:
+    lines = [f"  {name:8} {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "dafuse: an image classifier that keeps learning new classes, keeps no old images,",
+            "and stays one model of constant size.",
+            "",
+            "usage: dafuse COMMAND [options]      dafuse COMMAND --help",
+            "",
+            *lines,
+        ]
+    )

@@ -1,0 +1,65 @@
+"""`dafuse doctor`: versions, devices, weights and data: what is here, and what to do about it."""
+
+import argparse
+import os
+
+from rich.console import Console
+
+from dafuse.errors import DafuseError
+
+
+def main(arguments: list[str]) -> None:
+    argparse.ArgumentParser(
+        prog="dafuse doctor", description="What is here, and what to do about what is not."
+    ).parse_args(arguments)
+    from dafuse.engine.provenance import versions
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("versions  " + ", ".join(f"{k} {v}" for k, v in versions().items()), markup=False)
+    for check in (_devices, _weights, _data):
+        for good, line in check():
+            console.print("[green]ok[/]  " if good else "[yellow]--[/]  ", end="")
+            console.print(line, markup=False)
+
+
+def _devices() -> list[tuple[bool, str]]:
+    import torch
+
+    cores = f"cpu: {os.cpu_count()} cores, {torch.get_num_threads()} threads for torch"
+    lines = [(True, cores)]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        name = torch.cuda.get_device_name(i)
+        lines.append((True, f"cuda: {name}, {free >> 30} of {total >> 30} GiB free"))
+    if not torch.cuda.is_available():
+        lines.append((False, "cuda: none; training on the CPU suits the demo and small data"))
+    return lines
+
+
+def _weights() -> list[tuple[bool, str]]:
+    from dafuse.vit.weights import BACKBONES, cached, check_hash, locate
+
+    lines = []
+    for tag, backbone in BACKBONES.items():
+        path, source = locate(tag)
+        path = path or cached(tag)
+        if path is None:
+            what_to_do = (
+                f"not here: fetched from the hub at first use; offline, put {tag}.safetensors "
+                "into the folder $DAFUSE_WEIGHTS"
+            )
+            lines.append((False, f"weights {tag}: {what_to_do}"))
+            continue
+        try:
+            digest = check_hash(path, tag, None, trusted=source == "hub")
+            note = "known" if backbone.sha256 else "not one that was checked before"
+            lines.append((True, f"weights {tag}: {path}, SHA-256 {digest[:12]}… ({note})"))
+        except (DafuseError, OSError) as error:
+            lines.append((False, f"weights {tag}: {error}"))
+    return lines
+
+
+def _data() -> list[tuple[bool, str]]:
+    from dafuse.data.registry import DATASETS, found
+
+    return [(here, f"data {name}: {where}") for name in DATASETS for here, where in [found(name)]]

@@ -1,0 +1,76 @@
+"""`dafuse list methods|data|backbones|recipes`: what there is, one line each."""
+
+import argparse
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from dafuse.commands.run import NOTES, RECIPES
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dafuse list", description="What there is.")
+    parser.add_argument("what", nargs="?", choices=LISTS, help="one of them; all if left out")
+    chosen = parser.parse_args(arguments).what
+    console = Console()
+    for what in [chosen] if chosen else LISTS:
+        table = LISTS[what]()
+        table.title = None if chosen else what
+        console.print(table)
+
+
+def methods() -> Table:
+    from dafuse.methods.registry import METHODS
+
+    rows = [
+        (name, cls.summary, "yes" if cls.keeps_images else "no", cls.assumes, cls.paper)
+        for name, cls in METHODS.items()
+    ]
+    return _table(("name", "what it is", "keeps images", "assumes", "paper"), rows)
+
+
+def data() -> Table:
+    from dafuse.data.registry import DATASETS, found
+
+    rows = []
+    for name, source in DATASETS.items():
+        here, where = found(name)
+        summary = (source.__doc__ or "").partition("\n")[0]
+        rows.append((name, summary, where if here else "not here; dafuse doctor says what to do"))
+    return _table(("name", "what it is", "where"), rows)
+
+
+def backbones() -> Table:
+    from dafuse.vit.weights import BACKBONES, locate
+
+    rows = []
+    for tag, backbone in BACKBONES.items():
+        path, source = locate(tag)
+        rows.append((tag, backbone.summary, source if path is None else str(path)))
+    return _table(("tag", "what it is", "weights"), rows)
+
+
+def recipes() -> Table:
+    import yaml
+
+    rows = []
+    for path in sorted(RECIPES.glob("*.yaml")):
+        first = path.read_text().partition("\n")[0].removeprefix("#").strip()
+        expected = yaml.safe_load(path.read_text()).get(NOTES, {})
+        shown = ", ".join(f"{k} {v}" for k, v in expected.items() if k in ("average", "final"))
+        rows.append((path.stem, first, shown))
+    return _table(("name", "what it is", "expected"), rows)
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(*header, box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.overflow = "fold"  # nothing is cut off
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+LISTS = {"methods": methods, "data": data, "backbones": backbones, "recipes": recipes}

@@ -1,0 +1,145 @@
+"""`dafuse run [RECIPE] [--key value ...]`: signature = command line = recipe schema.
+
+The parser is built for the method and the data set that are asked for, from their signatures, so
+`--method.alpha` and `--data.root` are typed, documented and checked; an unknown key is an error.
+What the command line says wins over what the recipe says.
+"""
+
+import json
+from argparse import SUPPRESS
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+
+from dafuse.commands.terminal import show_results
+from dafuse.data.registry import DATASETS, resolve
+from dafuse.engine.config import RunConfig, flatten
+from dafuse.errors import DafuseError
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+NAMED = ("method", "data")  # options that are a name with options of its own
+LISTED = {"method": "methods", "data": "data"}
+NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
+
+
+def main(arguments: list[str]) -> None:
+    config = parse(arguments)
+    from dafuse.engine.display import TerminalProgress
+    from dafuse.engine.run import run
+
+    with TerminalProgress() as progress:
+        folder = run(config, progress)
+    show_results([folder], page=folder / "report.html")
+
+
+def parse(arguments: list[str]) -> RunConfig:
+    """The resolved configuration, or one line that says what is wrong with it."""
+    recipe: dict[str, Any] = {}
+    if arguments and not arguments[0].startswith("-"):
+        recipe = read_recipe(arguments[0])
+        arguments = arguments[1:]
+    arguments = [_spell_out(argument) for argument in arguments]
+    chosen = {key: _last_value(arguments, f"--{key}.name") for key in NAMED}
+    parser = _parser(
+        chosen["method"] or recipe.get("method", {}).get("name", "daf"),
+        chosen["data"] or recipe.get("data", {}).get("name", "glyphs"),
+    )
+    values = _plain(parser.parse_args(_as_arguments(recipe, chosen) + arguments))
+    values["data"]["name"], _ = resolve(values["data"]["name"])  # a path stands for its kind
+    return RunConfig(**values)
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """A recipe by path or by name, with `method: daf` spelled out as `method: {name: daf}`."""
+    path = Path(name)
+    if not path.is_file() and path.parent.name in ("", "recipes"):
+        path = RECIPES / path.with_suffix(".yaml").name
+    if not path.is_file():
+        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are")
+    try:
+        recipe = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DafuseError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict):
+        raise DafuseError(f"{path} must hold keys and values")
+    recipe.pop(NOTES, None)
+    for key in NAMED:
+        if isinstance(recipe.get(key), str):
+            recipe[key] = {"name": recipe[key]}
+        if not isinstance(recipe.get(key, {}), dict):
+            raise DafuseError(f"{path}: {key} must be a name, or a name with options")
+    return recipe
+
+
+def _as_arguments(recipe: dict[str, Any], chosen: dict[str, str | None]) -> list[str]:
+    """The recipe as if it stood before what was typed, so that it is checked the same way.
+
+    The options of the recipe's method or data set are left out where another one is chosen.
+    """
+    kept = {
+        key: value
+        for key, value in recipe.items()
+        if key not in NAMED or chosen[key] in (None, value.get("name"))
+    }
+    return [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in flatten(kept).items()
+    ]
+
+
+def _parser(method: str, data: str) -> ArgumentParser:
+    from dafuse.methods.registry import find_method
+
+    source, implied = resolve(data)
+    parser = _OneLineErrors(
+        prog="dafuse run",
+        usage="dafuse run [RECIPE] [options]",
+        description="Learn a stream of tasks with one method; started again, it goes on.",
+    )
+    parser.add_class_arguments(RunConfig, skip=set(NAMED))
+    parser.add_argument("--method.name", default=method, help=SUPPRESS)
+    parser.add_class_arguments(find_method(method), "method", skip={"trainer"})
+    parser.add_argument("--data.name", default=source, help=SUPPRESS)
+    parser.add_function_arguments(DATASETS[source], "data")
+    for action in parser._actions:  # what jsonargparse adds for a group is here a name
+        if action.option_strings in (["--method"], ["--data"]):
+            kind = action.option_strings[0][2:]
+            action.metavar = "NAME"
+            action.help = f"see dafuse list {LISTED[kind]}; the options below belong to this one"
+    parser.set_defaults({f"data.{key}": value for key, value in implied.items()})
+    return parser
+
+
+class _OneLineErrors(ArgumentParser):
+    def error(self, message: str, ex: Exception | None = None) -> None:
+        raise DafuseError(" ".join(message.split()) + "; see dafuse run --help")
+
+
+def _spell_out(argument: str) -> str:
+    """--method daf means --method.name daf."""
+    key, equals, value = argument.partition("=")
+    return f"{key}.name{equals}{value}" if key in [f"--{n}" for n in NAMED] else argument
+
+
+def _last_value(arguments: list[str], option: str) -> str | None:
+    value = None
+    for here, following in pairwise([*arguments, ""]):
+        if here == option:
+            value = following
+        elif here.startswith(f"{option}="):
+            value = here.partition("=")[2]
+    return value
+
+
+def _plain(parsed: Namespace) -> dict[str, Any]:
+    """Namespaces as dicts, paths as strings: what JSON can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Namespace):
+            return {k: plain(v) for k, v in vars(value).items()}
+        return str(value) if isinstance(value, Path) else value
+
+    return plain(parsed)

@@ -1,0 +1,17 @@
+"""What a finished run shows on the terminal: the table, and where the page is."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from dafuse.report.page import write_page
+from dafuse.report.runs import find_runs
+from dafuse.report.tables import make_table, terminal
+
+
+def show_results(folders: list[Path], page: Path) -> None:
+    runs = find_runs([str(folder) for folder in folders])
+    write_page(runs, page)
+    console = Console()
+    console.print(terminal(make_table(runs)))
+    console.print(f"report: {page.resolve()}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,130 @@
+"""Images that are already pixels in memory, or in one .npz file."""
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.splits import check_class_names, check_test_classes, first_few
+from dafuse.errors import DafuseError
+
+KEYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+def arrays(
+    train_images: np.ndarray,
+    train_labels: np.ndarray | Sequence[int] | Sequence[str],
+    test_images: np.ndarray,
+    test_labels: np.ndarray | Sequence[int] | Sequence[str],
+    classes: Sequence[str] | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """Images given as arrays of pixels.
+
+    Args:
+        train_images: uint8 pixels [N, H, W, 3] in RGB, or [N, H, W] in gray.
+        train_labels: one for each training image: 0..C-1, or class names.
+        test_images: as the training images.
+        test_labels: as the training labels.
+        classes: class names in their order; if not given, the sorted names or the numbers.
+        name: what to call the data set.
+    """
+    train_pixels = _pixels(train_images, "train_images")
+    test_pixels = _pixels(test_images, "test_images")
+    train_names = _labels(train_labels, "train_labels", len(train_pixels))
+    test_names = _labels(test_labels, "test_labels", len(test_pixels))
+    if not len(train_names):
+        raise DafuseError("train_images is empty: there is nothing to learn from")
+    if len(test_names) and train_names.dtype.kind != test_names.dtype.kind:
+        raise DafuseError("train_labels and test_labels must both be numbers or both be names")
+    known = None if classes is None else [str(each) for each in classes]
+    if train_names.dtype.kind == "U":
+        known = sorted(set(train_names.tolist())) if known is None else known
+    elif known is None:
+        known = [str(number) for number in range(int(train_names.max()) + 1)]
+    if len(set(known)) < len(known) or not all(known):
+        raise DafuseError("classes must be different names, none of them empty")
+    check_class_names(known, "classes")
+    train = ImageSet(train_pixels, _numbered(train_names, known, "train_labels"))
+    test = ImageSet(test_pixels, _numbered(test_names, known, "test_labels"))
+    trained = {known[label] for label in np.unique(train.labels)}
+    check_test_classes(trained, (known[label] for label in np.unique(test.labels)), name)
+    if untrained := [each for each in known if each not in trained]:
+        raise DafuseError(
+            f"no training image of the class {first_few(untrained)}: "
+            "add some, or leave these classes out and number the labels without gaps"
+        )
+    return Dataset(name, known, train, test)
+
+
+def arrays_file(file: str | Path) -> Dataset:
+    """Images in one .npz file of pixels and labels.
+
+    Args:
+        file: .npz of train_images, train_labels, test_images, test_labels and perhaps classes.
+    """
+    source = Path(file).expanduser()
+    if not source.is_file():
+        raise DafuseError(f"there is no file {source}: check the path")
+    try:
+        with np.load(source, allow_pickle=False) as contents:
+            if not isinstance(contents, np.lib.npyio.NpzFile):
+                raise DafuseError(f"{source} holds one array: save all four with np.savez")
+            if missing := [key for key in KEYS if key not in contents]:
+                raise DafuseError(
+                    f"{source} lacks {first_few(missing, 4)}, it has "
+                    f"{first_few(list(contents), 8)}: save {', '.join(KEYS)} with np.savez"
+                )
+            found: dict[str, Any] = {
+                key: contents[key] for key in (*KEYS, "classes") if key in contents
+            }
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error
+    return arrays(**found, name=source.stem)
+
+
+def _pixels(images: np.ndarray, key: str) -> np.ndarray:
+    pixels = np.asarray(images)
+    if pixels.dtype != np.uint8:
+        raise DafuseError(f"{key} must be uint8 (0 to 255), not {pixels.dtype}: convert it")
+    if pixels.ndim == 3:
+        pixels = np.repeat(pixels[..., None], 3, axis=3)
+    if pixels.ndim != 4 or pixels.shape[3] != 3 or 0 in pixels.shape[1:]:
+        shape = list(pixels.shape)
+        raise DafuseError(f"{key} must have the shape [N, H, W, 3] or [N, H, W], not {shape}")
+    return pixels
+
+
+def _labels(labels: np.ndarray | Sequence[int] | Sequence[str], key: str, count: int) -> np.ndarray:
+    """The labels as int64 numbers or as text."""
+    values = np.asarray(labels)
+    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
+        values = values.astype(str)
+    if values.shape != (count,):
+        shape = list(values.shape)
+        raise DafuseError(f"{key} must be one label for each of {count} images, not {shape}")
+    if values.dtype.kind in "iu":
+        return values.astype(np.int64)
+    if values.dtype.kind == "U" or not count:
+        return values.astype(str)
+    raise DafuseError(f"{key} must be whole numbers or class names, not {values.dtype}")
+
+
+def _numbered(names: np.ndarray, classes: list[str], key: str) -> np.ndarray:
+    """The labels as positions in classes."""
+    if names.dtype.kind == "U":
+        label_of = {name: label for label, name in enumerate(classes)}
+        if unknown := sorted(set(names.tolist()) - set(classes)):
+            raise DafuseError(f"{key} has {first_few(unknown)}, which is not one of the classes")
+        return np.array([label_of[name] for name in names.tolist()], dtype=np.int64)
+    if len(names) and (names.min() < 0 or names.max() >= len(classes)):
+        raise DafuseError(
+            f"{key} must lie in 0..{len(classes) - 1} ({len(classes)} classes), "
+            f"but go from {names.min()} to {names.max()}"
+        )
+    return names

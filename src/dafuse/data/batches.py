@@ -1,0 +1,191 @@
+"""Batches already on the device: augmented for training, plain for statistics and testing.
+
+A data set that fits is decoded once and kept there as uint8; one that does not fit streams from
+worker processes. Both draw the same crops and give the same images up to interpolation error.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from dafuse.data.dataset import Dataset, ImageSet, Items
+from dafuse.data.images import decode_all, read_image
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.store import PixelStore
+from dafuse.data.transforms import centre_crops, crop_and_resize, random_crops
+from dafuse.errors import DafuseError
+from dafuse.progress import Progress
+
+PIXELS_AT_ONCE = 2**24  # padded pixels that are cropped together: about 700 MB of memory
+Batch = tuple[Tensor, Tensor]  # images [B, 3, S, S] normalised, labels [B], both on the device
+
+
+class Loader:
+    """Reads a data set once, leaves out the unreadable, serves batches of any part of it."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        progress: Progress | None = None,
+        memory_bytes: int | None = None,  # for decoded pixels; default: half of what is free
+        workers: int | None = None,  # decoding threads, streaming processes
+    ) -> None:
+        self.preprocessing = preprocessing
+        self.device = device
+        self.workers = workers if workers is not None else (os.cpu_count() or 1)
+        self.skipped: list[str] = []
+        self._sources: dict[int, _Source] = {}  # by the identity of the items
+        budget = _free_bytes(device) // 2 if memory_bytes is None else memory_bytes
+        for images in (dataset.train, dataset.test):
+            if id(images.items) not in self._sources:
+                budget -= self._open(images.items, budget, progress or Progress())
+        self.dataset = replace(
+            dataset, train=self._readable(dataset.train), test=self._readable(dataset.test)
+        )
+        _require_images(self.dataset)
+        self._mean = 255 * torch.tensor(preprocessing.mean, device=device)[:, None, None]
+        self._std = 255 * torch.tensor(preprocessing.std, device=device)[:, None, None]
+
+    @property
+    def streams(self) -> bool:
+        """Whether some of the data does not fit and is read again each time."""
+        return any(source.store is None for source in self._sources.values())
+
+    def train_batches(
+        self, images: ImageSet, batch_size: int, generator: torch.Generator
+    ) -> Iterator[Batch]:
+        """One epoch: shuffled, cropped and flipped. All of it is drawn here, from the generator."""
+        shuffle = torch.randperm(len(images), generator=generator)
+        index = torch.from_numpy(images.index)[shuffle]
+        labels = torch.from_numpy(images.labels)[shuffle]
+        sizes = self._sources[id(images.items)].sizes_N2[index]
+        boxes, flips = random_crops(sizes, self.dataset.augmentation, generator)
+        return self._batches(images.items, index, labels, boxes, flips, batch_size, cubic=False)
+
+    def test_batches(self, images: ImageSet, batch_size: int) -> Iterator[Batch]:
+        """In order, under the test transform."""
+        index, labels = torch.from_numpy(images.index), torch.from_numpy(images.labels)
+        sizes = self._sources[id(images.items)].sizes_N2[index]
+        boxes, flips = centre_crops(sizes, self.preprocessing)
+        return self._batches(images.items, index, labels, boxes, flips, batch_size, cubic=True)
+
+    def _batches(
+        self,
+        items: Items,
+        index: Tensor,
+        labels: Tensor,
+        boxes: Tensor,
+        flips: Tensor,
+        batch_size: int,
+        cubic: bool,
+    ) -> Iterator[Batch]:
+        labels = labels.to(self.device)
+        store = self._sources[id(items)].store
+        if store is None:
+            crops = _Crops(items, index, boxes, flips, self.preprocessing.size, cubic)
+            # its own generator, as torch's global one is lent to dropout
+            own = torch.Generator()
+            stream: DataLoader[Tensor] = DataLoader(
+                crops, batch_size, num_workers=self.workers, generator=own
+            )
+            # no images split into one empty part, but stream as none
+            for part, pixels in zip(labels.split(batch_size)[: len(stream)], stream, strict=True):
+                yield self._normalise(pixels.to(self.device).float()), part
+            return
+        boxes, flips = boxes.to(self.device), flips.to(self.device)
+        size = self.preprocessing.size
+        chunk = max(1, PIXELS_AT_ONCE // max(store.largest, 1))  # photographs come a few at a time
+        for start in range(0, len(index), batch_size):
+            end = min(start + batch_size, len(index))
+            parts = [slice(i, min(i + chunk, end)) for i in range(start, end, chunk)]
+            cuts = [
+                crop_and_resize(*store.pick(index[p]), boxes[p], flips[p], size, cubic)
+                for p in parts
+            ]
+            yield self._normalise(torch.cat(cuts)), labels[start:end]
+
+    def _normalise(self, images_B3SS: Tensor) -> Tensor:
+        return (images_B3SS - self._mean) / self._std
+
+    def _open(self, items: Items, budget: int, progress: Progress) -> int:
+        """Decode a source, keep its pixels if they fit, and return the bytes they take."""
+        decoded = decode_all(items, self.workers, progress, budget)
+        for i, why in sorted(decoded.unreadable.items()):
+            self.skipped.append(" ".join(f"{items[i]}: {why}".split()))
+            progress.say(f"skipped {self.skipped[-1]}")
+        store = None if decoded.images is None else PixelStore(decoded.images, self.device)
+        unreadable = np.array(list(decoded.unreadable), dtype=np.int64)
+        self._sources[id(items)] = _Source(torch.from_numpy(decoded.sizes), unreadable, store)
+        return 0 if store is None else store.pixels.numel()
+
+    def _readable(self, images: ImageSet) -> ImageSet:
+        unreadable = self._sources[id(images.items)].unreadable
+        return images.take(np.isin(images.index, unreadable, invert=True))
+
+
+@dataclass
+class _Source:
+    sizes_N2: Tensor
+    unreadable: np.ndarray
+    store: PixelStore | None  # None: it did not fit
+
+
+class _Crops(TorchDataset[Tensor]):
+    """The streaming path: each image is read, cropped and resized by Pillow in a worker."""
+
+    def __init__(
+        self, items: Items, index: Tensor, boxes: Tensor, flips: Tensor, size: int, cubic: bool
+    ) -> None:
+        self.items, self.index, self.boxes, self.flips = items, index, boxes, flips
+        self.size, self.cubic = size, cubic
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, row: int) -> Tensor:
+        item = self.items[int(self.index[row])]
+        image = Image.fromarray(item if isinstance(item, np.ndarray) else read_image(item))
+        top, left, height, width = self.boxes[row].tolist()
+        box = left, top, left + width, top + height
+        square = (self.size, self.size)
+        if self.cubic:
+            image = image.resize(square, Image.Resampling.BICUBIC, box=box)
+        else:
+            image = image.crop(tuple(round(edge) for edge in box))
+            image = image.resize(square, Image.Resampling.BILINEAR)
+        if self.flips[row]:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def _require_images(dataset: Dataset) -> None:
+    counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
+    empty = [name for name, count in zip(dataset.classes, counts, strict=True) if count == 0]
+    if empty:
+        raise DafuseError(
+            f"{len(empty)} class(es) have no readable training image: {', '.join(empty[:10])}; "
+            "add images or remove the class"
+        )
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Of the device and of the machine, through whose memory all images go: the lesser."""
+    free = 4 * 2**30  # where the system does not tell
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        available = next(line for line in lines if line.startswith("MemAvailable:"))
+        free = int(available.split()[1]) * 1024
+    if device.type == "cuda":
+        return min(free, torch.cuda.mem_get_info(device)[0])
+    return free

@@ -1,0 +1,73 @@
+"""What a data source gives: images that are not decoded yet, their labels, and the class names."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+Items = Sequence[Path] | np.ndarray  # image files, or pixels uint8 [N, H, W, 3]
+
+
+class ImageSet:
+    """Some images of a source, each with a label. Subsets share the source's items."""
+
+    def __init__(self, items: Items, labels: np.ndarray, index: np.ndarray | None = None) -> None:
+        self.items = items  # everything the source has
+        self.index = np.arange(len(items)) if index is None else index  # which of them are here
+        self.labels = np.asarray(labels, dtype=np.int64)  # one for each of index
+        if len(self.index) != len(self.labels):
+            raise ValueError(f"{len(self.index)} images but {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, rows: np.ndarray) -> "ImageSet":
+        """The images at these rows (positions or a mask), in this order."""
+        return ImageSet(self.items, self.labels[rows], self.index[rows])
+
+    def relabel(self, new_label_of: np.ndarray) -> "ImageSet":
+        """The same images with label y replaced by ``new_label_of[y]``."""
+        return ImageSet(self.items, new_label_of[self.labels], self.index)
+
+    @staticmethod
+    def join(sets: "Sequence[ImageSet]") -> "ImageSet":
+        """The images of several subsets of one source, in their order."""
+        if any(s.items is not sets[0].items for s in sets):
+            raise ValueError("only subsets of one source can be joined")
+        labels = np.concatenate([s.labels for s in sets])
+        return ImageSet(sets[0].items, labels, np.concatenate([s.index for s in sets]))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images are varied: random resized crop, then a flip (the field's protocol)."""
+
+    scale: tuple[float, float] = (0.05, 1.0)  # area of the crop, as a share of the image
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # aspect of the crop
+    flip: float = 0.5  # chance of a horizontal flip
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named data set: classes in their natural order, training and test images."""
+
+    name: str
+    classes: list[str]
+    train: ImageSet
+    test: ImageSet
+    augmentation: Augmentation = field(default_factory=Augmentation)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over class names, labels and pixels (of files: their names and sizes)."""
+        digest = hashlib.sha256("\n".join(self.classes).encode())
+        for images in (self.train, self.test):
+            digest.update(np.ascontiguousarray(images.labels).tobytes())
+            if isinstance(images.items, np.ndarray):
+                digest.update(np.ascontiguousarray(images.items[images.index]).tobytes())
+                continue
+            for i in images.index:
+                path = images.items[int(i)]
+                digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
+        return digest.hexdigest()

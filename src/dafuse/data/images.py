@@ -1,0 +1,142 @@
+"""One image file to pixels, whatever kind of image it is; and many of them, in parallel."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from dafuse.data.dataset import Items
+from dafuse.progress import Progress
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"})
+IMAGE_SUFFIXES |= {".avif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
+
+
+class UnreadableImage(Exception):
+    """A file that gives no pixels; the message is a short reason."""
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """The pixels of an image file, uint8 [H, W, 3] in RGB, as a viewer would show them.
+
+    Transparent images lie on white, EXIF rotation is applied, of an animation the first frame is
+    taken, and images of more than 8 bits are scaled to 8. Raises `UnreadableImage`.
+    """
+    try:
+        if Path(path).stat().st_size == 0:
+            raise UnreadableImage("the file is empty")
+        with Image.open(path) as image:
+            limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only refuses twice as many
+            if limit and image.width * image.height > limit:
+                raise UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?)")
+            image.load()
+            return _to_rgb(image)
+    except UnreadableImage:
+        raise
+    except FileNotFoundError:
+        raise UnreadableImage("there is no such file") from None
+    except UnidentifiedImageError:
+        raise UnreadableImage("not an image that Pillow knows") from None
+    except Image.DecompressionBombError:
+        raise UnreadableImage("far too many pixels (a decompression bomb?)") from None
+    except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnreadableImage(reason) from error
+
+
+def _to_rgb(image: Image.Image) -> np.ndarray:
+    with suppress(Exception):  # broken EXIF is no reason to refuse good pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        gray_HW = _to_8_bits(np.asarray(image), floating=image.mode == "F")
+        return np.repeat(gray_HW[..., None], 3, axis=2)
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        return np.array(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
+    return np.array(image.convert("RGB"))
+
+
+def _to_8_bits(values_HW: np.ndarray, floating: bool) -> np.ndarray:
+    """Grays of an unknown range to 0..255.
+
+    Integers are 16-bit; floats are taken as 0..1, 0..255 or 0..65535, the first that holds them
+    all. What fits none of these is stretched from its own least to its own greatest value.
+    """
+    values_HW = values_HW.astype(np.float64)
+    finite = values_HW[np.isfinite(values_HW)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    tops = (1.0, 255.0, 65535.0) if floating else (65535.0,)
+    top = next((top for top in tops if low >= 0 and high <= top), None)
+    start, span = (0.0, top) if top is not None else (low, max(high - low, 1e-12))
+    values_HW = np.nan_to_num(values_HW, nan=start, posinf=high, neginf=low)
+    return np.rint((values_HW - start) * (255.0 / span)).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What came of decoding all items of a source."""
+
+    images: list[np.ndarray] | np.ndarray | None
+    """One for each item (`NO_PIXELS` where unreadable); None when they were too much to keep."""
+    sizes: np.ndarray
+    """Height and width of each, int64 [N, 2], also of those not kept; 0 where unreadable."""
+    unreadable: dict[int, str]
+    """Position in the items -> why that file gives no pixels."""
+
+
+def decode_all(items: Items, workers: int, progress: Progress, max_bytes: int) -> Decoded:
+    """Decode every file, with threads, to find the broken ones and to have the pixels at hand.
+
+    Past `max_bytes` of pixels the rest are still verified, but none are kept.
+    """
+    if isinstance(items, np.ndarray):
+        sizes_N2 = np.tile(np.array(items.shape[1:3], dtype=np.int64), (len(items), 1))
+        return Decoded(items if items.nbytes <= max_bytes else None, sizes_N2, {})
+    too_much = Event()
+    images: list[np.ndarray] = []
+    sizes_N2 = np.zeros((len(items), 2), dtype=np.int64)
+    unreadable: dict[int, str] = {}
+    total_bytes = 0
+    with progress.bar("decode images", len(items)) as bar:
+        for position, one in enumerate(_decode_each(items, workers, too_much)):
+            sizes_N2[position] = one.size
+            if one.reason:
+                unreadable[position] = one.reason
+            total_bytes += one.pixels.nbytes
+            if total_bytes > max_bytes:
+                too_much.set()
+                images.clear()
+            if not too_much.is_set():
+                images.append(one.pixels)
+            bar.advance()
+    return Decoded(None if too_much.is_set() else images, sizes_N2, unreadable)
+
+
+class _One(NamedTuple):
+    pixels: np.ndarray
+    size: tuple[int, int] = (0, 0)
+    reason: str = ""
+
+
+def _decode_each(paths: Sequence[Path], workers: int, drop_pixels: Event) -> Iterator[_One]:
+    """Pixels, or the reason why there are none, in the order of the paths."""
+
+    def decode(path: Path) -> _One:
+        try:
+            image = read_image(path)
+        except UnreadableImage as error:
+            return _One(NO_PIXELS, reason=str(error))
+        return _One(NO_PIXELS if drop_pixels.is_set() else image, image.shape[:2])
+
+    pool = ThreadPoolExecutor(max(1, workers))
+    try:
+        yield from pool.map(decode, paths)
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for all that is queued

@@ -1,0 +1,26 @@
+"""Whether an address answers, found out in seconds."""
+
+import threading
+import urllib.request
+from contextlib import suppress
+from http.client import HTTPException
+from urllib.error import HTTPError
+
+PROBE_SECONDS = 4.0
+
+
+def reachable(url: str) -> bool:
+    """Whether the address answers, whatever it says (a name lookup alone may hang for a minute)."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        request = urllib.request.Request(url, method="HEAD")
+        with suppress(OSError, HTTPException):
+            with suppress(HTTPError):  # an answer, too
+                urllib.request.urlopen(request, timeout=3.0).close()
+            answers.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PROBE_SECONDS)
+    return bool(answers)

@@ -1,0 +1,95 @@
+"""The stream of tasks: which classes come when, and the images that come with them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.errors import DafuseError
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One step of the stream. Labels are positions in the stream's class order."""
+
+    index: int  # 0-based
+    first: int  # its classes are first .. first + size - 1
+    size: int
+    class_names: list[str]
+    train: ImageSet
+    test: ImageSet
+
+    @property
+    def number(self) -> int:
+        """The t of the paper: 1, 2, ..."""
+        return self.index + 1
+
+    @property
+    def seen(self) -> int:
+        """How many classes are known once this task is learned."""
+        return self.first + self.size
+
+
+class Stream:
+    """Disjoint tasks cut from a data set by a class order and task sizes."""
+
+    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
+        count = len(dataset.classes)
+        if sorted(order) != list(range(count)):
+            raise DafuseError(f"the class order must name each of 0..{count - 1} once")
+        if sum(sizes) != count or min(sizes) < 1:
+            raise DafuseError(f"the task sizes {list(sizes)} must be positive and sum to {count}")
+        self.classes = [dataset.classes[c] for c in order]
+        self.sizes = list(sizes)
+        position = np.empty(count, dtype=np.int64)
+        position[np.asarray(order)] = np.arange(count)
+        self._train = dataset.train.relabel(position)
+        self._test = dataset.test.relabel(position)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Task:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        first, size = sum(self.sizes[:index]), self.sizes[index]
+        names = self.classes[first : first + size]
+        train, test = _of_classes(self._train, first, size), _of_classes(self._test, first, size)
+        return Task(index, first, size, names, train, test)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[i] for i in range(len(self)))
+
+    def tests_until(self, task: Task) -> list[ImageSet]:
+        """The test images of every task up to this one, a set for each task."""
+        return [self[i].test for i in range(task.index + 1)]
+
+
+def class_order(count: int, order: str | Sequence[int], seed: int) -> list[int]:
+    """``"seed"``: the legacy NumPy permutation of the field; ``"natural"``; or an explicit list."""
+    if order == "seed":
+        return [int(c) for c in np.random.RandomState(seed).permutation(count)]
+    if order == "natural":
+        return list(range(count))
+    if isinstance(order, str):
+        raise DafuseError(f"order must be 'seed', 'natural' or a list of classes, not {order!r}")
+    return [int(c) for c in order]
+
+
+def task_sizes(count: int, increment: int | Sequence[int]) -> list[int]:
+    """Equal tasks of ``increment`` classes with what remains as the last, or the sizes given."""
+    if not isinstance(increment, int):
+        return [int(size) for size in increment]
+    if increment < 1:
+        raise DafuseError(f"a task needs at least one class, not {increment}")
+    if increment > count:
+        raise DafuseError(f"a task of {increment} classes needs more than the {count} there are")
+    full, rest = divmod(count, increment)
+    return [increment] * full + ([rest] if rest else [])
+
+
+def _of_classes(images: ImageSet, first: int, size: int) -> ImageSet:
+    """The images of classes first .. first + size - 1, sorted by class."""
+    rows = np.flatnonzero((images.labels >= first) & (images.labels < first + size))
+    return images.take(rows[np.argsort(images.labels[rows], kind="stable")])

@@ -1,0 +1,75 @@
+"""A run's configuration: what the command line, a recipe and the run's folder all hold."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dafuse.vit.weights import COMPACT
+
+# what does not change a result, so that a run may go on with another value
+NOT_IN_HASH = ("out", "workers", "memory_gb")
+
+
+@dataclass(kw_only=True)
+class RunConfig:
+    """One method on one stream of tasks.
+
+    Args:
+        method: the method's name and its options
+        data: the data set's name and its options
+        backbone: exact timm tag of the frozen ViT
+        weights: a local .safetensors file with the backbone's weights
+        weights_sha256: what that file's SHA-256 must be
+        normalize: normalisation of the pixels: that of the weights, or another
+        increment: classes in a task, or a list with the size of each task
+        order: class order: the seed's permutation, natural, or a list of class numbers
+        seed: decides the class order, the initialisation, the augmentation, everything
+        precision: of the network's arithmetic
+        device: where it runs; auto takes a GPU if there is one
+        compiled: compile the network (seconds of delay, then faster); null means on a GPU only
+        deterministic: bit-identical repeats on a GPU too, slower (on a CPU they always are)
+        workers: threads that decode, processes that stream
+        memory_gb: for decoded images; more than that streams; null means half of what is free
+        out: the run's folder; null means one named after the configuration, under runs/
+    """
+
+    method: dict[str, Any] = field(default_factory=lambda: {"name": "daf"})
+    data: dict[str, Any] = field(default_factory=lambda: {"name": "glyphs"})
+    backbone: str = COMPACT
+    weights: str | None = None
+    weights_sha256: str | None = None
+    normalize: Literal["weights", "none", "half", "imagenet"] = "weights"
+    increment: int | list[int] = 10
+    order: Literal["seed", "natural"] | list[int] = "seed"
+    seed: int = 1993
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    compiled: bool | None = None
+    deterministic: bool = False
+    workers: int | None = None
+    memory_gb: float | None = None
+    out: str | None = None
+
+    def hash(self) -> str:
+        """SHA-256 of everything that may change the result."""
+        relevant = {k: v for k, v in asdict(self).items() if k not in NOT_IN_HASH}
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
+
+    def folder(self) -> Path:
+        if self.out is not None:
+            return Path(self.out)
+        data = Path(self.data["name"]).name
+        name = f"{self.method['name']}-{data}-seed{self.seed}-{self.hash()[:8]}"
+        return Path("runs") / name
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots, as the command line spells them."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat

@@ -1,0 +1,79 @@
+"""Progress on the terminal, drawn by rich, and lines that also go into a run's log."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+import rich.progress as bars
+from rich.console import Console
+
+from dafuse.progress import Bar, Progress
+
+
+class TerminalBar(Bar):
+    def __init__(self, total: int, display: bars.Progress, task: bars.TaskID) -> None:
+        super().__init__(total)
+        self._display, self._task = display, task
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        super().advance(steps, note)
+        self._display.update(self._task, advance=steps, note=note)
+
+
+class TerminalProgress(Progress):
+    """Use as a context manager around the work."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self._display = bars.Progress(
+            bars.TextColumn("{task.description:>14}"),
+            bars.BarColumn(),
+            bars.TaskProgressColumn(),
+            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[note]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,  # a log wants lines, not bars
+        )
+
+    def __enter__(self) -> "TerminalProgress":
+        self._display.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._display.stop()
+
+    @contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Bar]:
+        task = self._display.add_task(label, total=total or None, note="")
+        try:
+            yield TerminalBar(total, self._display, task)
+        finally:
+            self._display.remove_task(task)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False)
+
+
+class LoggedProgress(Progress):
+    """Another progress whose lines are written into a file as well."""
+
+    def __init__(self, shown: Progress, log: Path) -> None:
+        self._shown, self._log = shown, log
+
+    @contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Bar]:
+        with self._shown.bar(label, total) as bar:
+            yield bar
+
+    def say(self, line: str) -> None:
+        self._shown.say(line)
+        with self._log.open("a") as log:
+            log.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")

@@ -1,0 +1,171 @@
+"""The run's folder: what is written there, in which order, and what a killed run finds again.
+
+    config.json       the resolved configuration and its hash
+    provenance.json   command, versions, device, weights, data
+    events.jsonl      what happened when, one JSON object a line (for people and tools; never read)
+    log.txt           what the terminal said
+    results.json      counts, diagnoses, times: everything the report needs
+    checkpoints/      task-0003.safetensors and task-0003.json, of the last finished task
+
+A checkpoint counts only when its JSON file is there; that file is written last, holds the results
+so far and the SHA-256 of the tensors, and only then is the one before it removed. So a run killed
+at any moment finds a whole checkpoint or none.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dafuse.engine.config import flatten
+from dafuse.errors import DafuseError
+from dafuse.files import read_json, write_atomically, write_json
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there two processes in one folder go unnoticed
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1
+
+
+@dataclass
+class Checkpoint:
+    task: int  # 0-based index of the last finished task
+    state: dict[str, Tensor]
+    results: dict[str, Any]
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def open(self, config: dict[str, Any], config_hash: str) -> Iterator["RunFolder"]:
+        """Hold the folder for this run alone; refuse one that belongs to another configuration."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DafuseError(f"{self.path} cannot be a run's folder: {error.strerror}") from None
+        with (self.path / ".lock").open("w") as lock:
+            self._lock(lock)
+            for leftover in self.path.rglob(".*.tmp"):  # of a write that was killed
+                leftover.unlink()
+            self._claim(config, config_hash)
+            yield self
+
+    def discard_if_empty(self) -> None:
+        """Leave no folder behind for a run that could not begin."""
+        kept = {path.name for path in self.path.iterdir()}
+        if kept <= {".lock", "config.json", "log.txt"}:
+            for name in kept:
+                (self.path / name).unlink()
+            self.path.rmdir()
+
+    def certify(self, provenance: dict[str, Any], resumed: bool) -> None:
+        """Write down where the numbers come from; a resumed run must go on with the same."""
+        file = self.path / "provenance.json"
+        if not resumed:
+            write_json(file, provenance)
+            return
+        before = read_json(file)
+        for what, old, new in (
+            ("weights", before["weights"]["sha256"], provenance["weights"]["sha256"]),
+            ("data", before["data_fingerprint"], provenance["data_fingerprint"]),
+            ("way images are read (--memory_gb)", before["reading"], provenance["reading"]),
+        ):
+            if old != new:
+                raise DafuseError(
+                    f"the {what} changed since the run in {self.path} began "
+                    f"({old[:12]} then, {new[:12]} now); put it back or choose another --out"
+                )
+
+    def event(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **_without_nan(fields)})
+        with (self.path / "events.jsonl").open("a") as events:
+            events.write(line + "\n")
+
+    def save(self, task: int, state: dict[str, Tensor], results: dict[str, Any]) -> None:
+        """Make the task's outcome durable, then drop the checkpoint before it."""
+        folder = self.path / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        tensors = save({key: tensor.detach().cpu().contiguous() for key, tensor in state.items()})
+        name = f"task-{task + 1:04d}"
+        write_atomically(folder / f"{name}.safetensors", tensors)
+        digest = hashlib.sha256(tensors).hexdigest()
+        record = {"format": FORMAT, "task": task, "sha256": digest, "results": results}
+        write_json(folder / f"{name}.json", record)
+        for old in [*folder.glob("task-*.json"), *folder.glob("task-*.safetensors")]:
+            if old.stem < name:
+                old.unlink()
+        write_json(self.path / "results.json", results)
+
+    def latest(self) -> Checkpoint | None:
+        """The last checkpoint that was written whole."""
+        for record_file in reversed(self._records()):
+            record = read_json(record_file)
+            _check_format(record, record_file)
+            tensors_file = record_file.with_suffix(".safetensors")
+            data = tensors_file.read_bytes() if tensors_file.exists() else b""
+            if hashlib.sha256(data).hexdigest() != record["sha256"]:
+                raise DafuseError(
+                    f"{tensors_file} is damaged or missing; delete {record_file.parent} to start "
+                    "the run again from its first task"
+                )
+            write_json(self.path / "results.json", record["results"])
+            return Checkpoint(record["task"], load(data), record["results"])
+        return None
+
+    def _records(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("task-*.json"))
+
+    def _lock(self, lock: TextIO) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DafuseError(f"another process is running in {self.path}") from None
+
+    def _claim(self, config: dict[str, Any], config_hash: str) -> None:
+        """Write the configuration or find the same one; another's finished tasks stay."""
+        file = self.path / "config.json"
+        saved: dict[str, Any] = {"hash": None}
+        if file.exists():
+            saved = read_json(file)
+            _check_format(saved, file)
+        if saved["hash"] == config_hash:
+            return
+        if not self._records():
+            write_json(file, {"format": FORMAT, "hash": config_hash, "config": config})
+            return
+        old, new = flatten(saved["config"]), flatten(config)
+        differing = [
+            f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key)
+        ]
+        raise DafuseError(
+            f"{self.path} holds a run with another configuration ({'; '.join(differing[:5])}); "
+            "choose another --out"
+        )
+
+
+def _check_format(content: Any, file: Path) -> None:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DafuseError(f"{file} is not of a run of this version of dafuse; choose another --out")
+
+
+def _without_nan(value: Any) -> Any:
+    """What strict JSON can hold: null where there is no number."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

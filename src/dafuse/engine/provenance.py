@@ -1,0 +1,44 @@
+"""Where a run's numbers come from: command, versions, device, weights, data."""
+
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dafuse
+from dafuse.data.batches import Loader
+from dafuse.engine.devices import describe
+from dafuse.vit.backbone import FrozenViT
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow")
+
+
+def versions() -> dict[str, str]:
+    found = {"dafuse": dafuse.__version__, "python": platform.python_version()}
+    return found | {package: version(package) for package in PACKAGES}
+
+
+def _program() -> str:
+    """How the user called it: `python -m dafuse` shows as dafuse, a script by its name."""
+    name = Path(sys.argv[0]).name
+    return "dafuse" if name == "__main__.py" else name
+
+
+def provenance(vit: FrozenViT, loader: Loader, device: torch.device) -> dict[str, Any]:
+    dataset = loader.dataset
+    return {
+        "format": 1,
+        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "device": describe(device),
+        "weights": {"tag": vit.tag, "sha256": vit.sha256, "source": vit.source},
+        "data_fingerprint": dataset.fingerprint(),
+        "images": {"train": len(dataset.train), "test": len(dataset.test)},
+        "reading": "streamed" if loader.streams else "decoded once",
+    }

@@ -1,0 +1,170 @@
+"""A benchmark run: learn each task of a stream, test on all classes seen, survive anything."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from dafuse.data import registry as sources
+from dafuse.data.batches import Loader
+from dafuse.data.dataset import Dataset
+from dafuse.data.registry import open_dataset
+from dafuse.data.stream import Stream, Task, class_order, task_sizes
+from dafuse.engine.config import RunConfig
+from dafuse.engine.devices import launch
+from dafuse.engine.display import LoggedProgress
+from dafuse.engine.evaluate import Evaluation, evaluate
+from dafuse.engine.folder import FORMAT, RunFolder
+from dafuse.engine.matrix import AccuracyMatrix
+from dafuse.engine.provenance import provenance, versions
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.methods import registry as methods
+from dafuse.methods.contract import Method
+from dafuse.methods.registry import find_method
+from dafuse.progress import Progress
+from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.load import load_backbone
+
+
+@dataclass
+class Bench:
+    """What several runs can share: the device, the network, the decoded data."""
+
+    fabric: Fabric
+    vit: FrozenViT
+    loader: Loader
+
+
+def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
+    """Open everything a run needs; whatever is wrong with the input is said here."""
+    progress = progress or Progress()
+    _check_numbers(config)
+    name, options = _split_name(config.data)
+    dataset = open_dataset(name, **options)
+    vit = load_backbone(
+        config.backbone, config.weights, config.weights_sha256, config.normalize, progress
+    )
+    fabric = launch(config.device, config.precision, config.deterministic)
+    memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
+    make_stream(config, dataset)  # its errors come before the decoding
+    loader = Loader(dataset, vit.preprocessing, fabric.device, progress, memory, config.workers)
+    return Bench(fabric, vit, loader)
+
+
+def resolved(config: RunConfig) -> RunConfig:
+    """The configuration with every default filled in, as the command line would have it."""
+    name, options = _split_name(config.method)
+    method = {"name": name, **methods.with_defaults(name, options)}
+    name, options = _split_name(config.data)
+    return replace(config, method=method, data=sources.with_defaults(name, options))
+
+
+def make_stream(config: RunConfig, dataset: Dataset) -> Stream:
+    count = len(dataset.classes)
+    order = class_order(count, config.order, config.seed)
+    return Stream(dataset, order, task_sizes(count, config.increment))
+
+
+def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
+    """Run to the end, or go on where an earlier start of the same run stopped; its folder."""
+    config = resolved(config)
+    with RunFolder(config.folder()).open(asdict(config), config.hash()) as folder:
+        progress = LoggedProgress(progress or Progress(), folder.path / "log.txt")
+        done = folder.latest()
+        if done is not None and done.results["status"] == "finished":
+            progress.say(f"{folder.path} is finished; nothing to compute")
+            return folder.path
+        try:
+            bench = bench or prepare(config, progress)
+            trainer = Trainer(
+                bench.vit, bench.loader, bench.fabric, config.seed, progress, config.compiled
+            )
+            name, options = _split_name(config.method)
+            method = find_method(name)(trainer=trainer, **options)
+        except DafuseError:
+            folder.discard_if_empty()
+            raise
+
+        stream = make_stream(config, bench.loader.dataset)
+        results = _new_results(stream, bench.loader.skipped) if done is None else done.results
+        matrix = AccuracyMatrix(results["correct"], results["total"])
+        folder.certify(
+            provenance(bench.vit, bench.loader, trainer.device), resumed=done is not None
+        )
+        if done is not None:
+            method.load_state(done.state)
+            progress.say(f"going on with task {done.task + 2} of {len(stream)} in {folder.path}")
+        folder.event("resume" if done else "start", task=len(matrix), versions=versions())
+
+        for task in list(stream)[len(matrix) :]:
+            trainer.begin_task()
+            progress.say(f"task {task.number}/{len(stream)}: {', '.join(task.class_names)}")
+            diagnosis = method.learn(task)
+            evaluation = evaluate(method, trainer, stream.tests_until(task), task.seen)
+            matrix.add(evaluation.correct, evaluation.total)
+            _record(results, task, len(stream), trainer, method, evaluation, diagnosis)
+            folder.save(task.index, method.state(), results)
+            accuracy = matrix.curve_per_sample()[-1]
+            folder.event("task", task=task.index, accuracy=accuracy, seconds=trainer.seconds)
+            tested = f"{accuracy:.2f} % of" if sum(evaluation.total) else "there are no"
+            progress.say(f"  {tested} test images of {task.seen} classes")
+        folder.event("finish", **matrix.metrics())
+        return folder.path
+
+
+def _split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return named["name"], {key: value for key, value in named.items() if key != "name"}
+
+
+def _check_numbers(config: RunConfig) -> None:
+    for name, most in (("seed", 2**32 - 1), ("workers", 4096), ("memory_gb", 2**20)):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value <= most:
+            raise DafuseError(f"{name} must be from 0 to {most}, not {value}")
+
+
+def _new_results(stream: Stream, skipped: list[str]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "status": "running",
+        "tasks_total": len(stream),
+        "classes": stream.classes,
+        "task_sizes": stream.sizes,
+        "correct": [],
+        "total": [],
+        "confusion": [],
+        "skipped": skipped,
+        "method": {},
+        "tasks": [],
+    }
+
+
+def _record(
+    results: dict[str, Any],
+    task: Task,
+    tasks: int,
+    trainer: Trainer,
+    method: Method,
+    evaluation: Evaluation,
+    diagnosis: dict[str, Any],
+) -> None:
+    """Add a task to the results; the matrix's counts are shared with them."""
+    results["status"] = "finished" if task.number == tasks else "running"
+    results["confusion"] = evaluation.confusion.tolist()
+    results["method"] = {
+        "passes_per_prediction": method.passes_per_prediction,
+        "keeps_images": method.keeps_images,
+        "assumes": method.assumes,
+    }
+    results["tasks"].append(
+        {
+            "task": task.index,
+            "seconds": trainer.seconds,
+            "images": trainer.images,
+            "kept_bytes": method.kept_bytes(),
+            "loss": trainer.epoch_losses,
+            "diagnosis": diagnosis,
+        }
+    )

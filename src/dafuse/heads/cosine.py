@@ -1,0 +1,23 @@
+"""The cosine classifier: a row for each class, logits = scale * cos(feature, row)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SCALE = 20.0  # the temperature of the field's cosine heads
+
+
+def cosine_logits(feats_ND: Tensor, rows_CD: Tensor, scale: float = SCALE) -> Tensor:
+    return scale * F.linear(F.normalize(feats_ND, dim=1), F.normalize(rows_CD, dim=1))
+
+
+def new_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
+    """Rows to train from: truncated normal, deviation 0.02."""
+    rows = torch.empty(classes, width)
+    return torch.nn.init.trunc_normal_(rows, std=0.02, generator=generator)
+
+
+def prototypes(feats_ND: Tensor, labels_N: Tensor, first: int, classes: int) -> Tensor:
+    """Mean feature of each of the classes first .. first + classes - 1 (paper, App. B)."""
+    one_hot_CN = F.one_hot(labels_N - first, classes).T.to(feats_ND.dtype)
+    return one_hot_CN @ feats_ND / one_hot_CN.sum(1, keepdim=True)

@@ -1,0 +1,283 @@
+"""DAF: one adapter trained per task, fused in closed form into a single global adapter.
+
+Liu et al., "Dynamical Adapter Fusion: Constructing A Global Adapter for Pre-Trained Model-based
+Class-Incremental Learning", arXiv 2601.21341. `DAF.learn` is the paper's Algorithm 1; where the
+paper is silent or contradicts itself there is an option, and `docs/daf.md` says which and why.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.fusion.diagnosis import diagnose, movement
+from dafuse.fusion.gradients import Curvature, Watched, gradient_and_fisher
+from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
+from dafuse.heads.alignment import align
+from dafuse.heads.cosine import cosine_logits, new_rows, prototypes
+from dafuse.heads.gaussians import ClassMemory
+from dafuse.methods.contract import Method, Schedule
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.seeds import derive, numpy_generator, torch_generator
+from dafuse.vit.adapter import Adapter, ProbedAdapter, Tensors
+
+
+@dataclass(kw_only=True, eq=False)
+class DAF(Method):
+    """Dynamical Adapter Fusion; the classifier is built with the adapter that will predict.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each task; it falls to zero along a cosine
+        momentum: of SGD
+        weight_decay: of SGD, on the adapter and the head
+        adapter_rank: width of the adapter's bottleneck
+        adapter_scale: constant factor of the adapter's output
+        adapter_dropout: dropout inside the adapter while it is trained
+        init: where a task's adapter starts: the mean of the earlier ones (the paper's robust
+            initialisation), the previous one, a new random one, or always the same random one
+        rule: how the global adapter is made: the paper's fusion, fixed thirds, the last task's
+            adapter alone, or the mean of all task adapters
+        alpha: weight of the Fisher ratio (Eq. 13); larger keeps more of the new adapter
+        gamma: share of the initialisation against the previous global adapter; 0.5 is derived
+        gamma_consistent: derive the coefficient for this gamma, not for 0.5
+        use_gradient: keep the gradient's term in the coefficient
+        fisher: mean of the squared gradients of samples (exact) or of batches (a shortcut)
+        fisher_scope: what the minimum and the mean of the Fisher diagonal are taken over
+        first_task: copy the first adapter, as there is no past to protect, or fuse it with the
+            random initialisation (Algorithm 1 as printed)
+        stats_adapter: the adapter under which class means and covariances are measured: the
+            global one, as at inference, or the task's, as the paper's appendix has it
+        memory: what is kept of a class's covariance
+        memory_rank: directions kept by the low_rank memory
+        memory_dtype: precision of the kept statistics
+        align_epochs: passes of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each pass
+        align_lr: learning rate of the alignment
+    """
+
+    name = "daf"
+    summary = "Dynamical Adapter Fusion: one global adapter, fused in closed form after each task"
+    paper = "https://arxiv.org/abs/2601.21341"
+
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    adapter_rank: int = 16
+    adapter_scale: float = 0.1
+    adapter_dropout: float = 0.1
+    init: Literal["robust", "previous", "random", "random_shared"] = "robust"
+    rule: Literal["dynamic", "static", "last", "mean"] = "dynamic"
+    alpha: float = 1.25
+    gamma: float = 0.5
+    gamma_consistent: bool = False
+    use_gradient: bool = True
+    fisher: Literal["per_sample", "per_batch"] = "per_sample"
+    fisher_scope: Literal["global", "layer", "tensor"] = "global"
+    first_task: Literal["copy", "fuse"] = "copy"
+    stats_adapter: Literal["global", "task"] = "global"
+    memory: Literal["full", "diagonal", "low_rank"] = "full"
+    memory_rank: int = 16
+    memory_dtype: Literal["float32", "float16"] = "float32"
+    align_epochs: int = 30
+    align_samples: int = 240
+    align_lr: float = 0.005
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero, at_least_zero = (1, math.inf), (0, math.inf)
+        check_ranges(
+            self,
+            epochs=above_zero,
+            batch_size=above_zero,
+            lr=at_least_zero,
+            momentum=(0, 1),
+            weight_decay=at_least_zero,
+            adapter_rank=above_zero,
+            adapter_dropout=(0, 1),
+            alpha=at_least_zero,
+            gamma=(0, 1),
+            memory_rank=above_zero,
+            align_epochs=at_least_zero,
+            align_samples=above_zero,
+            align_lr=at_least_zero,
+        )
+        vit, device = self.trainer.vit, self.trainer.device
+        self.task_adapter = self._random_adapter("scratch")  # its values are set by each task
+        self.global_adapter = self._random_adapter("scratch").eval()
+        self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
+        self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
+        self.rows_CD = torch.zeros(0, vit.width, device=device)
+        dtype = getattr(torch, self.memory_dtype)
+        self.classes = ClassMemory(vit.width, self.memory, self.memory_rank, dtype)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        """Algorithm 1 for one task."""
+        init = self._initialisation(task)  # θ_p ← θ_avg                              (Eq. 15)
+        previous = init if task.number == 1 else self.global_adapter.tensors()  # θ*_{t-1}
+
+        head = self._train(task, init)  # θ_t by SGD from θ_p                      (lines 1-3)
+        trained = self.task_adapter.tensors()
+        mean = running_mean(self.mean, trained, task.number)  # θ_avg                 (Eq. 16)
+        fused, diagnosis = self._global(task, trained, init, previous, mean, head)  # (lines 4-8)
+
+        self.global_adapter.set(fused)  # only θ*_t and θ_avg outlive the task          (line 10)
+        self.mean = mean if self.init == "robust" or self.rule == "mean" else None
+        self.last = trained if self.init == "previous" else None
+        self._extend_classifier(task)  # prototypes, Gaussians, alignment               (App. B)
+        return diagnosis
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        feats_BD = self.trainer.encode(images_B3SS, self.global_adapter)
+        return cosine_logits(feats_BD, self.rows_CD)
+
+    def _initialisation(self, task: Task) -> Tensors:
+        if self.init == "robust" and self.mean is not None:
+            return self.mean
+        if self.init == "previous" and self.last is not None:
+            return self.last
+        return self._random_adapter(task.index if self.init == "random" else 0).tensors()
+
+    def _train(self, task: Task, init: Tensors) -> nn.Parameter:
+        """Train the task's adapter with a cosine head over the task's own classes; the head."""
+        self.task_adapter.set(init)
+        generator = torch_generator(self.trainer.seed, "head", task.index)
+        rows = new_rows(task.size, self.trainer.vit.width, generator)
+        head = nn.Parameter(rows.to(self.trainer.device))
+
+        def loss(feats_BD: Tensor, labels_B: Tensor) -> Tensor:
+            return F.cross_entropy(cosine_logits(feats_BD, head), labels_B - task.first)
+
+        parameters = [*self.task_adapter.parameters(), head]
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
+        self.trainer.fit(task, self.task_adapter, loss, parameters, schedule)
+        return head
+
+    def _global(
+        self,
+        task: Task,
+        trained: Tensors,
+        init: Tensors,
+        previous: Tensors,
+        mean: Tensors,
+        head: nn.Parameter,
+    ) -> tuple[Tensors, dict[str, Any]]:
+        """The new global adapter θ*_t by the chosen rule, and what the fusion did."""
+        copies = task.number == 1 and self.first_task == "copy"
+        if self.rule != "dynamic":
+            static = trained if copies else fuse_fixed(trained, init, previous)
+            fused = {"static": static, "mean": mean, "last": trained}[self.rule]
+            return fused, movement(fused, trained, init, previous)
+        at_end = self._curvature(task, head)  # L'(θ_t) and F(θ_t)                      (line 4)
+        if copies:
+            return trained, movement(trained, trained, init, previous, at_end.loss)
+        with self.trainer.phase("fuse"):
+            fused, beta = fuse(  # β_t and θ*_t                            (Eq. 13, 14 and 3)
+                trained,
+                init,
+                previous,
+                at_end.fisher,
+                at_end.gradient if self.use_gradient else None,
+                self.alpha,
+                self.gamma,
+                self.gamma_consistent,
+                self.fisher_scope,
+            )
+            return fused, diagnose(beta, at_end, fused, trained, init, previous)
+
+    def _curvature(self, task: Task, head: nn.Parameter) -> Curvature:
+        """Gradient and Fisher of the training loss at θ_t: no dropout, test transform."""
+        probed = ProbedAdapter(self.task_adapter, self.trainer.vit.tokens)
+
+        def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, list[Watched]]:
+            logits = cosine_logits(self.trainer.encode(images_B3SS, probed), head)
+            losses_B = F.cross_entropy(logits, labels_B - task.first, reduction="none")
+            return losses_B, probed.watched()
+
+        images, batch_size = task.train, None
+        if self.fisher == "per_batch":  # batches as in training: of that size, and mixed
+            shuffle = numpy_generator(self.trainer.seed, "fisher", task.index)
+            images = images.take(shuffle.permutation(len(images)))
+            batch_size = self.batch_size
+        with self.trainer.phase("fisher", len(images), steps=len(images)) as bar:
+            batches = bar.over(self.trainer.test_batches(images, batch_size))
+            return gradient_and_fisher(losses, batches, self.fisher == "per_sample")
+
+    def _extend_classifier(self, task: Task) -> None:
+        """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians."""
+        measured = self.global_adapter if self.stats_adapter == "global" else self.task_adapter
+        feats_ND, labels_N = self.trainer.features(task.train, measured)
+        check_finite(feats_ND, f"the features after task {task.number}")
+        new_CD = F.normalize(prototypes(feats_ND, labels_N, task.first, task.size), dim=1)
+        self.rows_CD = torch.cat([self.rows_CD, new_CD])
+        self.classes.add(feats_ND, labels_N, task.first, task.size)
+        if task.number == 1 or not self.align_epochs:
+            return
+        device = self.trainer.device
+        seed = derive(self.trainer.seed, "alignment", task.index)
+        with self.trainer.phase("align", steps=self.align_epochs) as bar:
+            self.rows_CD = align(
+                self.rows_CD,
+                self.classes.sampler(device),
+                torch.Generator(device).manual_seed(seed),
+                self.align_epochs,
+                self.align_samples,
+                self.align_lr,
+                bar=bar,
+            )
+        check_finite(self.rows_CD, f"the classifier's rows aligned in task {task.number}")
+
+    def _random_adapter(self, purpose: str | int) -> Adapter:
+        vit = self.trainer.vit
+        generator = torch_generator(self.trainer.seed, "adapter", purpose)
+        adapter = Adapter(
+            vit.depth,
+            vit.width,
+            self.adapter_rank,
+            self.adapter_scale,
+            self.adapter_dropout,
+            generator,
+        )
+        return adapter.to(self.trainer.device)
+
+    def state(self) -> dict[str, Tensor]:
+        adapters = {"global": self.global_adapter.tensors(), "mean": self.mean, "last": self.last}
+        state = {
+            f"modules/{name}.{key}": tensor
+            for name, tensors in adapters.items()
+            for key, tensor in (tensors or {}).items()
+        }
+        state |= {f"statistics/{key}": tensor for key, tensor in self.classes.tensors.items()}
+        return state | {"classifier/rows": self.rows_CD}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        state = {key: tensor.to(self.trainer.device) for key, tensor in state.items()}
+
+        def adapter(name: str) -> Tensors | None:
+            start = f"modules/{name}."
+            return {
+                k.removeprefix(start): v for k, v in state.items() if k.startswith(start)
+            } or None
+
+        self.global_adapter.set(adapter("global") or {})
+        self.mean, self.last = adapter("mean"), adapter("last")
+        self.rows_CD = state["classifier/rows"]
+        self.classes.tensors = {key: state[f"statistics/{key}"] for key in self.classes.tensors}
+
+
+@dataclass(kw_only=True, eq=False)
+class DAFPaper(DAF):
+    """DAF read literally: the first task is fused too, statistics come from the task's adapter."""
+
+    name = "daf-paper"
+    summary = "DAF as the paper's listing and appendix have it, to the letter"
+
+    first_task: Literal["copy", "fuse"] = "fuse"
+    stats_adapter: Literal["global", "task"] = "task"

@@ -1,0 +1,87 @@
+"""What is measured of a run beside its accuracy, and how every measure is named and written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dafuse.engine.matrix import DEFINITIONS
+from dafuse.report.runs import RunResult
+
+NAN = float("nan")
+
+
+def measures(run: RunResult) -> dict[str, float]:
+    """Every number of the table for one run, by column."""
+    learning = sum(sum(t["seconds"].values()) - t["seconds"].get("evaluate", 0) for t in run.tasks)
+    trained = sum(task.get("images", {}).get("train", 0) for task in run.tasks)
+    last = run.tasks[-1]
+    kept = last.get("kept_bytes")
+    passes = run.results.get("method", {}).get("passes_per_prediction")
+    return {
+        **run.matrix.metrics(),
+        "train_speed": trained / learning if trained and learning else NAN,
+        "inference_speed": speed(last, "evaluate"),
+        "seconds": float(sum(sum(task["seconds"].values()) for task in run.tasks)),
+        "kept_bytes": float(sum(kept.values())) if kept else NAN,
+        "passes": float(passes) if passes else NAN,
+    }
+
+
+def speed(task: dict[str, Any], phase: str) -> float:
+    """Images per second of one phase of one task; NaN where it has no images."""
+    images, seconds = task.get("images", {}).get(phase), task["seconds"].get(phase)
+    return images / seconds if images and seconds else NAN
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
+
+
+def human_number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    meaning: str
+    show: Callable[[float], str] = "{:.2f}".format
+    with_deviation: bool = True
+
+
+COLUMNS = {
+    "average": Column("Average", DEFINITIONS["average"]),
+    "final": Column("Final", DEFINITIONS["final"]),
+    "average_per_task": Column("Average (per task)", DEFINITIONS["average_per_task"]),
+    "final_per_task": Column("Final (per task)", DEFINITIONS["final_per_task"]),
+    "stability": Column("Stability", DEFINITIONS["stability"]),
+    "plasticity": Column("Plasticity", DEFINITIONS["plasticity"]),
+    "forgetting": Column("Forgetting", DEFINITIONS["forgetting"]),
+    "train_speed": Column(
+        "Training images/s",
+        "images used in training steps per second of learning: all phases, without evaluation",
+        human_number,
+    ),
+    "inference_speed": Column(
+        "Inference images/s",
+        "test images per second in the evaluation after the last task",
+        human_number,
+    ),
+    "seconds": Column(
+        "Seconds", "wall time of all phases of all tasks, with evaluation", human_number
+    ),
+    "kept_bytes": Column(
+        "Kept",
+        "what must be kept beside the frozen backbone after the last task: modules, statistics, "
+        "classifier, stored images",
+        human_bytes,
+        with_deviation=False,
+    ),
+    "passes": Column(
+        "Passes", "passes through the backbone per prediction", "{:g}".format, with_deviation=False
+    ),
+}

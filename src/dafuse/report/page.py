@@ -1,0 +1,110 @@
+"""One HTML page about some runs: complete in itself, for screens light and dark, and for paper."""
+
+import os
+from collections.abc import Iterable
+from html import escape
+from importlib import resources
+from string import Template
+
+from dafuse import __version__
+from dafuse.engine.config import flatten
+from dafuse.files import write_atomically
+from dafuse.report import figures, tables
+from dafuse.report.groups import Group, group_runs
+from dafuse.report.measures import COLUMNS
+from dafuse.report.runs import RunResult
+from dafuse.report.section import html_figure, html_table, mark_of, run_section, with_deviation
+
+
+def write_page(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
+    write_atomically(path, page(list(runs)))
+
+
+def page(runs: list[RunResult]) -> str:
+    groups, table = group_runs(runs), tables.make_table(runs)
+    alone = len(runs) == 1
+    heading = _heading(groups)
+    titled = [(group.title(run), run) for group in groups for run in group.runs]
+    links = "".join(
+        f'<li><a href="#run-{number}">{escape(title)}</a> {mark_of(run)}</li>'
+        for number, (title, run) in enumerate(titled, 1)
+    )
+    template = resources.files("dafuse.report").joinpath("page.html").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        title=f"dafuse: {escape(heading)}",
+        heading=escape(heading),
+        lead=_lead(runs),
+        contents=""
+        if alone
+        else '<nav aria-label="Contents"><a href="#results">Results</a><ol>'
+        f'{links}</ol><a href="#definitions">What the numbers mean</a></nav>',
+        tiles=_tiles(table),
+        table=html_table(tables.header(), tables.plain_rows(table), "results"),
+        table_note="Numbers after ± are the sample deviation over the runs of a row."
+        if len(groups) < len(runs)
+        else "",
+        curves=html_figure(
+            figures.accuracy_curves(runs),
+            "curves",
+            "Accuracy while classes arrive",
+            "Accuracy over all test images of the classes seen so far (per sample)."
+            + (" Bands: ± one deviation over seeds." if len(groups) < len(runs) else ""),
+            wide=True,
+        ),
+        runs="".join(
+            run_section(f"run-{number}", title, run, alone)
+            for number, (title, run) in enumerate(titled, 1)
+        ),
+        definitions="\n".join(
+            f"<dt>{escape(column.title)}</dt><dd>{escape(column.meaning)}</dd>"
+            for column in COLUMNS.values()
+        ),
+        version=escape(__version__),
+    )
+
+
+def _heading(groups: list[Group]) -> str:
+    subject = groups[0].name if len(groups) == 1 else f"{len(groups)} settings"
+    runs = [run for group in groups for run in group.runs]
+    data = {flatten(run.config).get("data.name") for run in runs}
+    return f"{subject} on {data.pop()}" if len(data) == 1 and None not in data else subject
+
+
+def _lead(runs: list[RunResult]) -> str:
+    """What the runs have in common."""
+    classes = {len(run.results["classes"]) for run in runs}
+    shared = [f"{count} classes" for count in classes if len(classes) == 1]
+    for key in ("increment", "backbone", "precision"):
+        values = {str(flatten(run.config).get(key)) for run in runs}
+        if len(values) == 1 and values != {"None"}:
+            value = values.pop()
+            shared.append(f"{value} per task" if key == "increment" else value)
+    count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}"
+    return escape(" · ".join([*shared, count]))
+
+
+def _tiles(table: tables.Table) -> str:
+    """The headline: all of one row, or the accuracies of each of several."""
+
+    def shown(row: tables.Row, key: str) -> str:
+        return with_deviation(tables.show(row.cells[key], COLUMNS[key]))
+
+    if len(table.rows) == 1:
+        row = table.rows[0]
+        keys = ("final", "average", "stability", "plasticity", "forgetting", "kept_bytes")
+        named = {
+            "final": "Final accuracy (%)",
+            "average": "Average accuracy (%)",
+            "kept_bytes": "Kept beside the backbone",
+        }
+        return "\n".join(
+            f'<div class="tile"><b>{shown(row, key)}</b>'
+            f"<span>{named.get(key, COLUMNS[key].title)}</span></div>"
+            for key in keys
+        )
+    return "\n".join(
+        f'<div class="tile"><span class="name">{escape(row.name)}</span>'
+        f"<b>{shown(row, 'final')}</b>"
+        f"<span>final accuracy (%)<br>average {shown(row, 'average')}</span></div>"
+        for row in table.rows
+    )

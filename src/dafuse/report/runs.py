@@ -1,0 +1,152 @@
+"""Run folders read back: what a run was asked (config), what it met (provenance), what it gave."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from dafuse.engine.matrix import AccuracyMatrix
+from dafuse.errors import DafuseError
+from dafuse.files import read_json
+
+FORMAT = 1  # the newest format of a run's JSON files that this code reads
+
+
+class NoResultsYet(DafuseError):
+    """A run folder in which no task is finished."""
+
+
+@dataclass
+class RunResult:
+    folder: Path
+    hash: str
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    results: dict[str, Any]
+    matrix: AccuracyMatrix
+
+    @property
+    def method(self) -> str:
+        return self.config["method"]["name"]
+
+    @property
+    def seed(self) -> int | None:
+        return self.config.get("seed")
+
+    @property
+    def tasks(self) -> list[dict[str, Any]]:
+        """The finished tasks: seconds, images, bytes kept, loss and diagnosis of each."""
+        return self.results["tasks"]
+
+    @property
+    def mark(self) -> str:
+        """Says how far a run is that is not at its end, e.g. "3 of 20 tasks"."""
+        done, total = len(self.matrix), self.results["tasks_total"]
+        return f"{done} of {total} tasks" if done < total else ""
+
+    @property
+    def seen_classes(self) -> list[int]:
+        """How many classes were known after each finished task."""
+        return list(accumulate(self.results["task_sizes"]))[: len(self.matrix)]
+
+    @property
+    def curve(self) -> list[float]:
+        """Accuracy in percent over all seen classes after each task; NaN without test images."""
+        curve = self.matrix.curve_per_sample()
+        return [
+            a if sum(n) else float("nan") for a, n in zip(curve, self.matrix.total, strict=True)
+        ]
+
+    def diagnosed(self, key: str) -> list[tuple[int, Any]]:
+        """(task counted from 1, value) for the tasks whose diagnosis has `key`."""
+        found = (
+            (t, (task.get("diagnosis") or {}).get(key)) for t, task in enumerate(self.tasks, 1)
+        )
+        return [(t, value) for t, value in found if value is not None]
+
+
+def load_run(folder: str | os.PathLike[str]) -> RunResult:
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise DafuseError(f"{folder} is not a run folder: it has no config.json")
+    if not (folder / "results.json").is_file():
+        raise NoResultsYet(f"{folder} has no results yet: no task is finished")
+    config = _read(folder / "config.json", "config")
+    _demand(folder / "config.json", config["config"], "method")
+    _demand(folder / "config.json", config["config"]["method"], "name")
+    results = _read(
+        folder / "results.json", "tasks_total", "classes", "task_sizes", "correct", "total", "tasks"
+    )
+    if not results["correct"]:
+        raise NoResultsYet(f"{folder} has no results yet: no task is finished")
+    recorded = (folder / "provenance.json").is_file()
+    provenance = _read(folder / "provenance.json") if recorded else {}
+    matrix = AccuracyMatrix()
+    try:
+        for correct, total in zip(results["correct"], results["total"], strict=True):
+            matrix.add(correct, total)
+        for kind in ("task_sizes", "tasks"):
+            if len(results[kind]) < len(matrix):
+                raise ValueError(f"{len(matrix)} rows of counts, but {len(results[kind])} {kind}")
+    except (TypeError, ValueError) as error:
+        raise DafuseError(f"{folder / 'results.json'} does not hold together: {error}") from error
+    return RunResult(folder, config.get("hash", ""), config["config"], provenance, results, matrix)
+
+
+def find_runs(
+    paths: Iterable[str | os.PathLike[str]], say: Callable[[str], None] = lambda line: None
+) -> list[RunResult]:
+    """Every run in `paths`: run folders, and folders that contain some at any depth.
+
+    A run inside a folder that has no finished task is left out, and `say` is told.
+    """
+    runs: dict[str, RunResult] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise DafuseError(f"{path} is not a folder")
+        folders = list(_run_folders(path, set()))
+        if not folders:
+            raise DafuseError(f"{path} is not a run folder (it has no config.json) and holds none")
+        for folder in folders:
+            try:
+                runs.setdefault(os.path.realpath(folder), load_run(folder))
+            except NoResultsYet as nothing:
+                if folder == path:
+                    raise
+                say(f"left out: {nothing}")
+    if not runs:
+        raise NoResultsYet("there is nothing to report yet: none of the runs has a finished task")
+    return list(runs.values())
+
+
+def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
+    """Run folders at or under `folder`, in order of name; runs are not searched for runs."""
+    real = os.path.realpath(folder)
+    if real in visited:  # a link that leads back
+        return
+    visited.add(real)
+    if (folder / "config.json").is_file():
+        yield folder
+        return
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir():
+            yield from _run_folders(inner, visited)
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    content = read_json(path)
+    _demand(path, content, "format", *keys)
+    if content["format"] != FORMAT:
+        raise DafuseError(
+            f"{path} has format {content['format']}, and this dafuse reads {FORMAT}: "
+            "it was written by a newer version, so upgrade dafuse"
+        )
+    return content
+
+
+def _demand(path: Path, content: Any, *keys: str) -> None:
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise DafuseError(f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}")

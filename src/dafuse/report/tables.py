@@ -1,0 +1,158 @@
+"""One table over runs: a row per group of seeds, as Markdown, CSV, LaTeX or on the terminal."""
+
+import math
+import statistics
+from collections.abc import Iterable
+from csv import writer
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, NamedTuple
+
+from dafuse.report.groups import Group, group_runs
+from dafuse.report.measures import COLUMNS, NAN, Column, measures
+from dafuse.report.runs import RunResult
+
+if TYPE_CHECKING:
+    from rich.table import Table as TerminalTable
+
+UNKNOWN = "–"
+FOR_TERMINAL = ("Method", "Runs", "Average", "Final", "Forgetting", "Kept")
+
+
+class Cell(NamedTuple):
+    """Mean and sample deviation over the runs that have a value; NaN where there is none."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    runs: int
+    seeds: int
+    tasks: int
+    tasks_total: int
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    rows: list[Row]
+
+
+def make_table(runs: Iterable[RunResult]) -> Table:
+    return Table([_row(group) for group in group_runs(runs)])
+
+
+def _row(group: Group) -> Row:
+    values = [measures(run) for run in group.runs]
+    first = group.runs[0]
+    return Row(
+        group.label,
+        len(group.runs),
+        len({run.seed for run in group.runs}),
+        len(first.matrix),
+        first.results["tasks_total"],
+        {key: _cell([value[key] for value in values]) for key in COLUMNS},
+    )
+
+
+def _cell(values: list[float]) -> Cell:
+    known = [value for value in values if not math.isnan(value)]
+    return Cell(
+        statistics.fmean(known) if known else NAN,
+        statistics.stdev(known) if len(known) > 1 else NAN,
+    )
+
+
+def header() -> list[str]:
+    return ["Method", "Runs", "Tasks", *(column.title for column in COLUMNS.values())]
+
+
+def plain_rows(table: Table) -> list[list[str]]:
+    """Every row as readable text, under `header()`."""
+    return [
+        [
+            row.name,
+            str(row.runs) if row.runs == row.seeds else f"{row.runs} (seeds: {row.seeds})",
+            str(row.tasks) if row.tasks == row.tasks_total else f"{row.tasks}/{row.tasks_total}",
+            *(show(row.cells[key], column) for key, column in COLUMNS.items()),
+        ]
+        for row in table.rows
+    ]
+
+
+def show(cell: Cell, column: Column) -> str:
+    if math.isnan(cell.mean):
+        return UNKNOWN
+    text = column.show(cell.mean)
+    if math.isnan(cell.deviation) or not column.with_deviation:
+        return text
+    return f"{text} ± {column.show(cell.deviation)}"
+
+
+def markdown(table: Table) -> str:
+    rows = [[_escape_markdown(text) for text in row] for row in plain_rows(table)]
+    rule = ["---"] + ["---:"] * (len(header()) - 1)
+    return "".join(f"| {' | '.join(row)} |\n" for row in [header(), rule, *rows])
+
+
+def csv(table: Table) -> str:
+    """Numbers in full, without units: percent, images per second, seconds, bytes."""
+    text = StringIO()
+    out = writer(text, lineterminator="\n")
+    pairs = [name for key in COLUMNS for name in (key, f"{key}_deviation")]
+    out.writerow(["method", "runs", "seeds", "tasks", "tasks_total", *pairs])
+    for row in table.rows:
+        numbers = [number for key in COLUMNS for number in row.cells[key]]
+        known = ["" if math.isnan(number) else repr(number) for number in numbers]
+        out.writerow([row.name, row.runs, row.seeds, row.tasks, row.tasks_total, *known])
+    return text.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A tabular for the package booktabs."""
+    head, *rows = (
+        " & ".join(map(_escape_latex, row)) + r" \\" for row in [header(), *plain_rows(table)]
+    )
+    columns = "l" + "r" * (len(header()) - 1)
+    body = [r"\toprule", head, r"\midrule", *rows, r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""])
+
+
+def terminal(table: Table) -> "TerminalTable":
+    """For rich: all of up to four rows, upright; of more only the columns that fit a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as TerminalTable
+    from rich.text import Text
+
+    cells = [header(), *plain_rows(table)]
+    if len(table.rows) <= 4:
+        cells = [list(column) for column in zip(*cells, strict=True)]
+    else:
+        kept = [header().index(title) for title in FOR_TERMINAL]
+        cells = [[row[k] for k in kept] for row in cells]
+    drawn = TerminalTable(box=SIMPLE_HEAD)
+    for number, title in enumerate(cells[0]):
+        drawn.add_column(Text(title), justify="right" if number else "left")
+    for row in cells[1:]:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def _escape_markdown(text: str) -> str:
+    for plain, escaped in (("\\", "\\\\"), ("|", r"\|"), ("<", "&lt;"), ("*", r"\*"), ("\n", " ")):
+        text = text.replace(plain, escaped)
+    return text
+
+
+_LATEX = {
+    **{sign: "\\" + sign for sign in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", UNKNOWN: "--", "<": r"\textless{}", ">": r"\textgreater{}", "\n": " "},
+}
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in text)

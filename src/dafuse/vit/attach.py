@@ -1,0 +1,24 @@
+"""The three places where a module may join the frozen ViT."""
+
+from torch import Tensor, nn
+
+
+class Attachment(nn.Module):
+    """Does nothing anywhere: a module overrides the places it uses."""
+
+    replay = True  # small enough beside the images to be part of a recorded CUDA graph
+
+    def begin(self, batch: int) -> None:
+        """Called before each forward pass of a batch of this size."""
+
+    def tokens(self, x_BND: Tensor) -> Tensor:
+        """The token sequence before the first block; extra tokens go right after the CLS token."""
+        return x_BND
+
+    def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [B or 1, P, D] put before those of the layer's attention."""
+        return None
+
+    def branch(self, layer: int, h_BND: Tensor) -> Tensor | None:
+        """What is added beside the layer's MLP; ``h`` is the residual stream before its norm."""
+        return None

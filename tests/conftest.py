@@ -1,0 +1,84 @@
+"""Shared by the tests: a small world that learns in a second, and where real weights may lie."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from hypothesis import settings
+
+from dafuse.data.arrays import arrays
+from dafuse.data.batches import Loader
+from dafuse.data.dataset import Dataset
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.stream import Stream
+from dafuse.engine.devices import launch
+from dafuse.engine.training import Trainer
+from dafuse.vit.backbone import FrozenViT
+
+# weights and data that are not ours to ship, where somebody has put them beside the repository
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+settings.register_profile("dafuse", deadline=None)  # a busy machine is not a failure
+settings.load_profile("dafuse")
+torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+PREPROCESSING = Preprocessing(size=32, mean=(0.5,) * 3, std=(0.5,) * 3, resize=36)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DAFUSE_WEIGHTS", "DAFUSE_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def small_vit(seed: int = 0) -> FrozenViT:
+    torch.manual_seed(seed)
+    model = timm.create_model(
+        "vit_tiny_patch16_224",
+        img_size=32,
+        patch_size=8,
+        embed_dim=24,
+        depth=3,
+        num_heads=3,
+        num_classes=0,
+    )
+    for parameter in model.parameters():  # far from the near-identity of a new network
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return FrozenViT(model, PREPROCESSING, "small")
+
+
+def small_dataset(counts: list[int], test_count: int = 4, seed: int = 0) -> Dataset:
+    """Classes told apart by colour and a bar's place; ``counts`` training images of each."""
+    rng = np.random.default_rng(seed)
+
+    def images(label: int, count: int) -> np.ndarray:
+        base = np.random.default_rng(1000 + label).integers(0, 256, 3)
+        out = np.clip(base + rng.normal(0, 40, (count, 24, 24, 3)), 0, 255)
+        out[:, label % 24] = 255 - base
+        return out.astype(np.uint8)
+
+    def split(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        pixels = np.concatenate([images(label, count) for label, count in enumerate(counts)])
+        return pixels, np.repeat(np.arange(len(counts)), counts)
+
+    test = split([test_count] * len(counts))
+    classes = [f"class {i}" for i in range(len(counts))]
+    return arrays(*split(counts), *test, classes=classes, name="small")
+
+
+def small_trainer(dataset: Dataset, seed: int = 7, compiled: bool = False) -> Trainer:
+    fabric = launch("cpu", "fp32", deterministic=False)
+    loader = Loader(dataset, PREPROCESSING, fabric.device)
+    return Trainer(small_vit(), loader, fabric, seed, compiled=compiled)
+
+
+def small_stream(dataset: Dataset, sizes: list[int]) -> Stream:
+    return Stream(dataset, range(len(dataset.classes)), sizes)
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """For subprocesses: few threads, nothing of the caller's weights and data."""
+    keep = {k: v for k, v in os.environ.items() if not k.startswith("DAFUSE_")}
+    return keep | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"} | extra

@@ -1,0 +1,221 @@
+"""The command line as a newcomer types it, and every command the README shows."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from conftest import clean_environment
+from dafuse.commands.run import RECIPES, parse, read_recipe
+from dafuse.errors import DafuseError
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^    (dafuse [^#\n]*)", README, re.MULTILINE)
+
+# what makes the README's commands quick here; what they mean stays
+QUICK = {
+    "--data glyphs": "--data glyphs --data.train_per_class 2 --data.test_per_class 1",
+    "daf-cifar100-deit-tiny": "daf-cifar100-deit-tiny --data {images} --increment 2 "
+    "--backbone dafuse_compact_patch8_64.v1 --precision fp32",
+    "path/to/images": "{images}",
+}
+TRAINING = " --method.epochs 1 --method.align_epochs 1 --device cpu"
+
+
+def dafuse(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dafuse", *arguments],
+        cwd=cwd,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog", "owl", "bee"):
+        (root / name).mkdir()
+        for i in range(3):
+            pixels = rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{i}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workplace")
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.xdist_group("readme")  # one after the other
+@pytest.mark.parametrize("command", COMMANDS)
+def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
+    """In the README's order, in one folder: the report comes after the runs."""
+    for shown, quick in QUICK.items():
+        command = command.replace(shown, quick.format(images=images))
+    if command.startswith("dafuse run"):
+        command += TRAINING
+    done = dafuse(*shlex.split(command)[1:], cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_readme_python(workplace: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    lines = [line.removeprefix("  ") for line in code.splitlines()]
+    quick = "\n".join(lines).replace(
+        '"glyphs"}', '"glyphs", "train_per_class": 1, "test_per_class": 1}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", quick], cwd=workplace, env=clean_environment(), check=False
+    )
+    assert done.returncode == 0
+
+
+def test_the_make_commands_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^    make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_readme_links_and_reading_order_exist() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target
+    for folder, text in re.findall(r"^\d\. `(\w+)/`(.*?)(?=^\d\.|^#)", README, re.M | re.S):
+        for file in re.findall(r"`(\w+\.py)`", text):
+            where = ROOT / "src" / "dafuse"
+            assert (where / folder / file).exists() or (where / file).exists(), file
+
+
+def test_help_lists_every_command() -> None:
+    from dafuse.cli import COMMANDS as TABLE
+
+    done = dafuse("--help")
+    assert done.returncode == 0
+    for name in TABLE:
+        assert f"  {name} " in done.stdout
+        assert dafuse(name, "--help").returncode == 0
+    assert dafuse("--version").stdout.startswith("dafuse ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["lern"], "no command is called 'lern'"),
+        (["run", "--method", "dfa"], "no method is called 'dfa'"),
+        (["run", "--method.alhpa", "2"], "--method.alhpa"),
+        (["run", "--method.alpha", "much"], "method.alpha"),
+        (["run", "--method.rule", "best"], "method.rule"),
+        (["run", "--data", "nowhere/at/all"], "no data set 'nowhere/at/all'"),
+        (["run", "--data", "cifar10"], "did you mean 'cifar100'"),
+        (["run", "no-such-recipe"], "no recipe no-such-recipe"),
+        (["run", "--backbone", "vit_base_patch16_224"], "choose one of"),
+        (["run", "--device", "cuda"], "cuda"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    done = dafuse(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_recipes_parse_and_say_what_they_are() -> None:
+    assert sorted(RECIPES.glob("*.yaml"))
+    for path in RECIPES.glob("*.yaml"):
+        assert path.read_text().startswith("# "), path
+        config = parse([str(path)])
+        assert config.method["name"] == read_recipe(str(path))["method"]["name"]
+        assert parse([f"recipes/{path.name}"]) == config == parse([path.stem])
+
+
+def test_the_command_line_wins_over_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "method: {name: daf, alpha: 3, epochs: 4}\ndata: glyphs\nincrement: [60, 2]\n"
+    )
+    config = parse([str(recipe), "--method.alpha", "2"])
+    assert (config.method["alpha"], config.method["epochs"]) == (2.0, 4)
+    assert config.increment == [60, 2]
+    other = parse([str(recipe), "--method", "simplecil"])  # the recipe's options were daf's
+    assert other.method == {"name": "simplecil"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mehtod: daf",
+        "method: {name: daf, alhpa: 3}",
+        "method: {name: daf, rule: dinamic}",
+        "method: {name: daf, epochs: x}",
+        "method: [daf]",
+        "method:",
+        "increment: many",
+        "- a list",
+        "a: [b",
+    ],
+)
+def test_bad_recipes_are_named(text: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "bad.yaml"
+    recipe.write_text(text)
+    with pytest.raises(DafuseError):
+        parse([str(recipe)])
+
+
+def test_resolved_configuration_is_complete() -> None:
+    config = parse(["--increment", "7"])
+    assert config.method["alpha"] == 1.25
+    assert config.data == {
+        "name": "glyphs", "train_per_class": 50, "test_per_class": 20, "seed": 0, "size": 64
+    }  # fmt: skip
+    assert config.hash() == parse(["--increment", "7", "--out", "elsewhere"]).hash()
+    assert config.hash() != parse(["--increment", "8"]).hash()
+    assert yaml.safe_dump(config.method)  # nothing in it that YAML cannot hold
+
+
+def test_demo_shows_three_rows_and_a_page(tmp_path: Path) -> None:
+    """The real demo, only with fewer images: the same three runs, table and page."""
+    quick = """
+import sys
+import dafuse.commands.demo as demo
+make = demo.demo_configs
+def fewer(out, seed):
+    configs = make(out, seed)
+    for config in configs:
+        config.data.update(train_per_class=1, test_per_class=1)
+        config.increment = 31
+    return configs
+demo.demo_configs = fewer
+from dafuse.cli import main
+main(["demo", "--out", sys.argv[1]])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", quick, str(tmp_path / "demo")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Method +daf \(rule=dynamic\) +daf \(rule=last\) +simplecil", done.stdout)
+    page = tmp_path / "demo" / "report.html"
+    assert str(page) in done.stdout.replace("\n", "")
+    assert "simplecil" in page.read_text()

@@ -1,0 +1,122 @@
+"""Atomic writes leave the old file or the new one, never something between, and no litter."""
+
+import json
+import math
+import os
+
+import pytest
+
+from dafuse.errors import DafuseError
+from dafuse.files import read_json, write_atomically, write_json
+
+
+def test_writes_text_as_utf8_and_bytes_as_they_are(tmp_path):
+    write_atomically(tmp_path / "text", "größer\n")
+    write_atomically(str(tmp_path / "bytes"), b"\x00\xff")
+    assert (tmp_path / "text").read_bytes() == "größer\n".encode()
+    assert (tmp_path / "bytes").read_bytes() == b"\x00\xff"
+    assert sorted(os.listdir(tmp_path)) == ["bytes", "text"]
+
+
+def test_replaces_what_was_there(tmp_path):
+    for text in ("a longer first version", "second"):
+        write_atomically(tmp_path / "file", text)
+    assert (tmp_path / "file").read_text() == "second"
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_failure_keeps_the_old_file_and_removes_the_temporary(tmp_path, monkeypatch, step):
+    write_atomically(tmp_path / "file", "old")
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(DafuseError, match=r"cannot write .*file: No space left on device"):
+        write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_interrupt_passes_through_and_leaves_no_temporary(tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "file", "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_order_of_steps_is_data_then_rename_then_folder(tmp_path, monkeypatch):
+    steps = []
+    sync, rename = os.fsync, os.replace
+
+    def fsync(descriptor):
+        steps.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "data")
+        sync(descriptor)
+
+    def replace(source, target):
+        assert os.path.dirname(source) == os.path.dirname(target)
+        steps.append("rename")
+        rename(source, target)
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc to tell files from folders")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    write_atomically(tmp_path / "file", "new")
+    assert steps == ["data", "rename", "folder"]
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(DafuseError, match=r"cannot write .*nowhere"):
+        write_atomically(tmp_path / "nowhere" / "file", "text")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions and links of POSIX")
+def test_permissions_are_the_usual_ones_and_links_stay_links(tmp_path):
+    previous = os.umask(0o022)
+    try:
+        write_atomically(tmp_path / "file", "old")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_json_comes_back_unchanged(tmp_path):
+    value = {"name": "größer", "values": [1, 0.1, None, True], "inner": {"a": []}}
+    write_json(tmp_path / "value.json", value)
+    assert read_json(tmp_path / "value.json") == value
+    write_json(tmp_path / "value.json", [math.nan, math.inf])
+    back = read_json(tmp_path / "value.json")
+    assert math.isnan(back[0])
+    assert back[1] == math.inf
+
+
+def test_what_json_cannot_hold_leaves_the_file_alone(tmp_path):
+    write_json(tmp_path / "value.json", 1)
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "value.json", {"set": {1, 2}})
+    assert read_json(tmp_path / "value.json") == 1
+    assert os.listdir(tmp_path) == ["value.json"]
+
+
+def test_damaged_json_is_named(tmp_path):
+    path = tmp_path / "results.json"
+    whole = json.dumps({"correct": [[1], [2, 3]]}).encode()
+    for damaged in (b"", whole[:-5], b"\xff\xfe" + whole, b"[" * 100_000):
+        path.write_bytes(damaged)
+        with pytest.raises(DafuseError, match=r"results\.json is not whole JSON"):
+            read_json(path)
+
+
+def test_missing_json_is_named(tmp_path):
+    with pytest.raises(DafuseError, match=r"gone\.json does not exist"):
+        read_json(tmp_path / "gone.json")
+    with pytest.raises(DafuseError, match="cannot read"):
+        read_json(tmp_path)

@@ -1,0 +1,171 @@
+"""Prototypes, class Gaussians and alignment."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from dafuse.heads.alignment import align, loss_gradient
+from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.heads.gaussians import JITTER, ClassMemory
+
+
+def features(counts: list[int], width: int = 6, seed: int = 0, first: int = 0) -> tuple:
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(len(counts), width, width, generator=generator)
+    shift = 3 * torch.randn(len(counts), width, generator=generator)
+    parts = [
+        torch.randn(n, width, generator=generator) @ mix[c] + shift[c] for c, n in enumerate(counts)
+    ]
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return torch.cat(parts), labels + first
+
+
+def test_prototypes_are_class_means() -> None:
+    feats, labels = features([3, 1, 5], first=4)
+    rows = prototypes(feats, labels, first=4, classes=3)
+    for c in range(3):
+        assert torch.allclose(rows[c], feats[labels == 4 + c].mean(0), atol=1e-5)
+
+
+def test_cosine_logits_ignore_lengths() -> None:
+    feats, _ = features([4])
+    rows = torch.randn(3, 6)
+    assert torch.allclose(cosine_logits(feats, rows), cosine_logits(5 * feats, 0.1 * rows))
+    by_hand = 20 * torch.cosine_similarity(feats[:, None], rows[None], dim=2)
+    assert torch.allclose(cosine_logits(feats, rows), by_hand, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_full_memory_keeps_mean_and_covariance(dtype: torch.dtype) -> None:
+    feats, labels = features([40, 30])
+    memory = ClassMemory(6, "full", dtype=dtype)
+    memory.add(feats, labels, 0, 2)
+    covariance = memory.sampler(torch.device("cpu")).covariance()
+    tolerance = 1e-3 if dtype == torch.float32 else 3e-2
+    for c in range(2):
+        expected = torch.cov(feats[labels == c].T) + JITTER * torch.eye(6)
+        assert torch.allclose(covariance[c], expected, rtol=tolerance, atol=tolerance)
+
+
+def test_diagonal_and_low_rank_keep_every_variance() -> None:
+    feats, labels = features([50])
+    exact = torch.cov(feats.T)
+    for kind in ("diagonal", "low_rank"):
+        memory = ClassMemory(6, kind, rank=2)
+        memory.add(feats, labels, 0, 1)
+        kept = memory.sampler(torch.device("cpu")).covariance()[0]
+        assert torch.allclose(kept.diagonal(), exact.diagonal(), rtol=1e-3, atol=1e-3)
+    all_of_it = ClassMemory(6, "low_rank", rank=6)
+    all_of_it.add(feats, labels, 0, 1)
+    assert torch.allclose(all_of_it.sampler(torch.device("cpu")).covariance()[0], exact, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal", "low_rank"])
+def test_samples_have_the_stored_mean_and_covariance(kind: str) -> None:
+    feats, labels = features([60, 60])
+    memory = ClassMemory(6, kind, rank=3)
+    memory.add(feats, labels, 0, 2)
+    sampler = memory.sampler(torch.device("cpu"))
+    drawn = sampler.draw(20000, torch.Generator().manual_seed(0))
+    expected = sampler.covariance()
+    for c in range(2):
+        spread = expected[c].diagonal().max().item()
+        assert torch.allclose(drawn[c].mean(0), sampler.mean_CD[c], atol=0.05 * spread)
+        assert torch.allclose(torch.cov(drawn[c].T), expected[c], atol=0.06 * spread)
+
+
+def test_bytes_are_what_is_kept() -> None:
+    feats, labels = features([9, 9, 9])
+    per_class = {"full": 6 + 21, "diagonal": 12, "low_rank": 6 + 6 * 2 + 6}
+    for kind, numbers in per_class.items():
+        for dtype, size in ((torch.float32, 4), (torch.float16, 2)):
+            memory = ClassMemory(6, kind, rank=2, dtype=dtype)
+            assert memory.bytes == 0
+            memory.add(feats, labels, 0, 3)
+            assert memory.bytes == 3 * numbers * size
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.sampled_from(["full", "diagonal", "low_rank"]),
+    st.sampled_from([torch.float32, torch.float16]),
+)
+def test_tiny_classes_never_give_nan(counts: list[int], kind: str, dtype: torch.dtype) -> None:
+    memory = ClassMemory(6, kind, rank=3, dtype=dtype)
+    memory.add(*features(counts), 0, len(counts))
+    memory.add(*features([1], seed=1, first=len(counts)), len(counts), 1)
+    sampler = memory.sampler(torch.device("cpu"))
+    drawn = sampler.draw(8, torch.Generator().manual_seed(0))
+    assert drawn.isfinite().all()
+    rows = align(sampler.mean_CD, sampler, torch.Generator().manual_seed(0), epochs=2, samples=4)
+    assert rows.isfinite().all()
+
+
+def test_a_class_of_one_image_borrows() -> None:
+    feats, labels = features([30, 1, 20])
+    memory = ClassMemory(6, "full")
+    memory.add(feats, labels, 0, 3)
+    covariance = memory.sampler(torch.device("cpu")).covariance()
+    assert torch.allclose(covariance[1], (covariance[0] + covariance[2]) / 2, atol=1e-2)
+    memory.add(*features([1], seed=5, first=3), 3, 1)  # nobody beside it: all known classes
+    after = memory.sampler(torch.device("cpu")).covariance()
+    assert torch.allclose(after[3], covariance.mean(0), atol=1e-2)
+
+
+def test_alignment_improves_wrong_rows_and_leaves_its_input_alone() -> None:
+    feats, labels = features([60] * 4, width=8, seed=3)
+    memory = ClassMemory(8, "full")
+    memory.add(feats, labels, 0, 4)
+    rows = prototypes(feats, labels, 0, 4)
+    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+    wrong = F.normalize(rows + 9 * noise, dim=1)
+    before = wrong.clone()
+
+    def accuracy(r: torch.Tensor) -> float:
+        return (cosine_logits(feats, r).argmax(1) == labels).float().mean().item()
+
+    sampler = memory.sampler(torch.device("cpu"))
+    aligned = align(wrong, sampler, torch.Generator().manual_seed(0), epochs=20, samples=60, lr=0.1)
+    assert torch.equal(wrong, before)
+    assert accuracy(aligned) > accuracy(wrong) + 0.2
+    again = align(wrong, sampler, torch.Generator().manual_seed(0), epochs=20, samples=60, lr=0.1)
+    assert torch.equal(aligned, again)
+
+
+def test_the_gradient_written_out_is_that_of_autograd() -> None:
+    feats, labels = features([5, 3, 4], seed=2)
+    rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    F.cross_entropy(cosine_logits(feats, rows), labels).backward()
+    found = loss_gradient(rows.detach(), F.normalize(feats, dim=1), labels)
+    assert torch.allclose(found, rows.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_alignment_is_sgd_with_momentum_decay_and_a_cosine() -> None:
+    """The same samples and shuffles through torch's own optimiser and scheduler."""
+    feats, labels = features([30] * 3, seed=4)
+    memory = ClassMemory(6, "full")
+    memory.add(feats, labels, 0, 3)
+    sampler, start = memory.sampler(torch.device("cpu")), prototypes(feats, labels, 0, 3)
+    found = align(start, sampler, torch.Generator().manual_seed(3), epochs=4, samples=8, lr=0.1)
+
+    rows, generator = start.clone().requires_grad_(True), torch.Generator().manual_seed(3)
+    optimiser = torch.optim.SGD([rows], lr=0.1, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=4)
+    classes = torch.arange(3).repeat_interleave(8)
+    for _ in range(4):
+        order = torch.randperm(24, generator=generator)
+        drawn = sampler.draw(8, generator).flatten(0, 1)
+        for batch in order.split(8):
+            optimiser.zero_grad()
+            F.cross_entropy(cosine_logits(drawn[batch], rows), classes[batch]).backward()
+            optimiser.step()
+        schedule.step()
+    assert torch.allclose(found, rows.detach(), atol=1e-4)
+
+
+def test_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory"):
+        ClassMemory(4, "dense")

@@ -1,0 +1,41 @@
+"""Imports go one way only, and what must stay light stays light."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+from conftest import clean_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_import_layers() -> None:
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml")) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from dafuse.cli import main; main(['--help'])",
+        "from dafuse.cli import main; main(['--version'])",
+        "import dafuse.report.command",
+        "import dafuse.data.registry",
+        "import dafuse.commands.listing; from dafuse.vit.weights import BACKBONES",
+    ],
+)
+def test_imports_no_torch(code: str) -> None:
+    check = f"import sys; {code}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], env=clean_environment(), check=False)
+    assert done.returncode == 0
+
+
+def test_source_files_stay_short() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "src").rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 400
+    }
+    assert not long

@@ -1,0 +1,195 @@
+"""The contract that every registered method keeps. A new method needs one row in QUICK."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import small_dataset, small_stream, small_trainer
+from dafuse.data.stream import Stream
+from dafuse.engine.evaluate import evaluate
+from dafuse.engine.training import Trainer
+from dafuse.methods.contract import Method
+from dafuse.methods.registry import METHODS
+
+# options that make each method quick here
+TRAINING = {"epochs": 2, "batch_size": 8, "adapter_rank": 4, "align_epochs": 3, "align_samples": 16}
+QUICK: dict[str, dict[str, Any]] = {"daf": TRAINING, "daf-paper": TRAINING, "simplecil": {}}
+VARIANTS = list(QUICK.items()) + [
+    ("daf", {**TRAINING, **variant})
+    for variant in (
+        {"init": "previous"},
+        {"init": "random", "rule": "static"},
+        {"init": "random_shared", "rule": "last"},
+        {"rule": "mean"},
+        {"fisher": "per_batch", "fisher_scope": "layer", "use_gradient": False},
+        {"fisher_scope": "tensor", "gamma": 0.2, "gamma_consistent": True},
+        {"memory": "diagonal", "memory_dtype": "float16", "align_epochs": 0},
+        {"memory": "low_rank", "memory_rank": 3, "first_task": "fuse"},
+    )
+]
+NAMES = [f"{name}-{'-'.join(str(v) for v in o.values())}" for name, o in VARIANTS]
+COUNTS = [6, 5, 6, 1, 4, 5]  # training images of each class: unequal, and a class of one image
+SIZES = [2, 3, 1]  # unequal tasks with a remainder of one class
+
+every_variant = pytest.mark.parametrize(("name", "options"), VARIANTS, ids=NAMES)
+every_method = pytest.mark.parametrize(("name", "options"), QUICK.items(), ids=QUICK)
+
+
+def make(name: str, options: dict[str, Any], sizes: list[int] = SIZES) -> tuple:
+    dataset = small_dataset(COUNTS)
+    trainer = small_trainer(dataset)
+    return METHODS[name](trainer=trainer, **options), small_stream(dataset, sizes), trainer
+
+
+def predict(method: Method, trainer: Trainer, stream: Stream, until: int) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.cat(
+            [
+                method.logits(images)
+                for test in stream.tests_until(stream[until])
+                for images, _ in trainer.test_batches(test)
+            ]
+        )
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_every_method_is_in_the_suite() -> None:
+    assert QUICK.keys() == METHODS.keys()
+
+
+@every_variant
+def test_learns_a_stream_and_stays_finite(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    for task in stream:
+        method.learn(task)
+        logits = predict(method, trainer, stream, task.index)
+        assert logits.shape == (4 * task.seen, task.seen)
+        assert logits.isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in method.state().values())
+
+
+@every_method
+def test_learns_better_than_chance(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    for task in stream:
+        method.learn(task)
+    found = evaluate(method, trainer, stream.tests_until(task), task.seen)
+    assert sum(found.correct) / sum(found.total) > 2 / len(COUNTS)
+
+
+@every_method
+def test_one_class_per_task(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options, [1] * len(COUNTS))
+    for task in stream:
+        method.learn(task)
+    assert predict(method, trainer, stream, len(COUNTS) - 1).isfinite().all()
+
+
+@every_variant
+def test_saved_and_loaded_predicts_identically(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    method.learn(stream[0])
+    method.learn(stream[1])
+    other, other_stream, other_trainer = make(name, options)
+    other.load_state({k: v.clone() for k, v in method.state().items()})
+    assert torch.equal(
+        predict(method, trainer, stream, 1), predict(other, other_trainer, other_stream, 1)
+    )
+    assert same(method.state(), other.state())
+
+
+@every_variant
+def test_resumed_after_a_task_equals_never_stopped(name: str, options: dict[str, Any]) -> None:
+    whole, stream, _ = make(name, options)
+    for task in stream:
+        whole.learn(task)
+    first, stream, _ = make(name, options)
+    first.learn(stream[0])
+    resumed, stream, _ = make(name, options)
+    resumed.load_state({k: v.clone() for k, v in first.state().items()})
+    for task in list(stream)[1:]:
+        resumed.learn(task)
+    assert same(whole.state(), resumed.state())
+
+
+@every_method
+def test_the_same_seed_repeats_and_another_does_not(name: str, options: dict[str, Any]) -> None:
+    states = []
+    for seed in (7, 7, 8):
+        dataset = small_dataset(COUNTS)
+        method = METHODS[name](trainer=small_trainer(dataset, seed), **options)
+        method.learn(small_stream(dataset, SIZES)[0])
+        states.append(method.state())
+    assert same(states[0], states[1])
+    if options:  # a method that trains
+        assert not same(states[0], states[2])
+
+
+@every_variant
+def test_inference_changes_nothing(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    method.learn(stream[0])
+    before = {k: v.clone() for k, v in method.state().items()}
+    backbone = {k: v.clone() for k, v in trainer.vit.state_dict().items()}
+    generator = torch.get_rng_state()
+    first = predict(method, trainer, stream, 0)
+    assert torch.equal(first, predict(method, trainer, stream, 0))
+    assert same(before, method.state())
+    assert same(backbone, trainer.vit.state_dict())
+    assert torch.equal(generator, torch.get_rng_state())
+
+
+@every_variant
+def test_predictions_do_not_depend_on_the_batch(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    method.learn(stream[0])
+    method.learn(stream[1])
+    images = torch.cat(
+        [x for test in stream.tests_until(stream[1]) for x, _ in trainer.test_batches(test)]
+    )
+    with torch.no_grad():
+        together = method.logits(images)
+        alone = torch.cat([method.logits(image[None]) for image in images])
+        shuffled = method.logits(images.flip(0)).flip(0)
+    assert torch.allclose(together, alone, atol=1e-4)
+    assert torch.allclose(together, shuffled, atol=1e-4)
+
+
+@every_variant
+def test_learning_leaves_the_backbone_alone(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    before = {k: v.clone() for k, v in trainer.vit.state_dict().items()}
+    for task in stream:
+        method.learn(task)
+    assert same(before, trainer.vit.state_dict())
+
+
+@every_method
+def test_what_is_kept_grows_with_classes_only(name: str, options: dict[str, Any]) -> None:
+    """Modules stay of one size; statistics and the classifier grow by the class; no images."""
+    method, stream, _ = make(name, options, [2, 2, 2])
+    kept = []
+    for task in stream:
+        method.learn(task)
+        kept.append(method.kept_bytes())
+        total = sum(t.numel() * t.element_size() for t in method.state().values())
+        assert sum(kept[-1].values()) == total
+    assert not method.keeps_images
+    assert "exemplars" not in kept[-1]
+    assert kept[0].get("modules", 0) == kept[2].get("modules", 0)
+    for kind in set(kept[0]) - {"modules"}:
+        assert kept[2][kind] == 3 * kept[0][kind]
+
+
+@every_method
+def test_declares_what_a_user_must_know(name: str, options: dict[str, Any]) -> None:
+    method, *_ = make(name, options)
+    assert method.name == name
+    assert method.summary
+    assert method.assumes
+    assert method.paper.startswith("https://")
+    assert method.passes_per_prediction == 1
