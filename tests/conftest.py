@@ -16,7 +16,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 
 # weights and data that are not ours to ship, where somebody has put them beside the repository
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -32,7 +32,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def small_vit(seed: int = 0) -> FrozenViT:
+def small_vit(seed: int = 0) -> ViT:
     torch.manual_seed(seed)
     model = timm.create_model(
         "vit_tiny_patch16_224",
@@ -46,7 +46,7 @@ def small_vit(seed: int = 0) -> FrozenViT:
     for parameter in model.parameters():  # far from the near-identity of a new network
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)
-    return FrozenViT(model, PREPROCESSING, "small")
+    return ViT(model, PREPROCESSING, "small")
 
 
 def small_dataset(counts: list[int], test_count: int = 4, seed: int = 0) -> Dataset:

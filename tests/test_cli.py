@@ -215,7 +215,7 @@ main(["demo", "--out", sys.argv[1]])
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"Method +daf \(rule=dynamic\) +daf \(rule=last\) +simplecil", done.stdout)
+    assert re.search(r"Method +daf +daf \(rule=last\) +simplecil", done.stdout)
     page = tmp_path / "demo" / "report.html"
     assert str(page) in done.stdout.replace("\n", "")
     assert "simplecil" in page.read_text()

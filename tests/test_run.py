@@ -140,7 +140,7 @@ POINTS = {
     "before the first task ends": ("dafuse.engine.training", "Trainer.encode", 3),
     "in training": ("dafuse.engine.training", "Trainer.encode", 20),
     "in fusion": ("dafuse.methods.daf", "fuse", 2),
-    "in alignment": ("dafuse.methods.daf", "align", 1),
+    "in alignment": ("dafuse.methods.training", "align", 1),
     "writing the configuration": ("os", "replace", 1),
     "writing the first checkpoint's tensors": ("os", "replace", 3),
     "between a checkpoint's tensors and its record": ("os", "replace", 7),

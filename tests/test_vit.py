@@ -12,7 +12,7 @@ from conftest import PREPROCESSING, small_vit
 from dafuse.errors import DafuseError
 from dafuse.vit.adapter import Adapter, ProbedAdapter
 from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 
 SMALL = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 0}
 
@@ -31,7 +31,7 @@ def some_images(count: int = 4, seed: int = 1) -> Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
-def full_adapter(vit: FrozenViT, rank: int = 5, dropout: float = 0.1) -> Adapter:
+def full_adapter(vit: ViT, rank: int = 5, dropout: float = 0.1) -> Adapter:
     """All four tensors far from zero."""
     generator = torch.Generator().manual_seed(2)
     adapter = Adapter(vit.depth, vit.width, rank, dropout=dropout, generator=generator)
@@ -59,7 +59,7 @@ VARIANTS = {
 @pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)
 def test_features_are_timms_bit_for_bit(arguments: dict) -> None:
     model = build(**arguments)
-    vit, images = FrozenViT(model, PREPROCESSING, "x"), some_images()
+    vit, images = ViT(model, PREPROCESSING, "x"), some_images()
     with torch.no_grad():
         expected = model.forward_features(images)
         assert torch.equal(vit.encode(images), expected)
@@ -74,14 +74,14 @@ def test_features_are_timms_bit_for_bit(arguments: dict) -> None:
 @pytest.mark.parametrize("name", ["deit_tiny_patch16_224", "vit_small_patch14_dinov2"])
 def test_other_plain_architectures(name: str) -> None:
     model = build(name)
-    vit, images = FrozenViT(model, PREPROCESSING, name), some_images(2)
+    vit, images = ViT(model, PREPROCESSING, name), some_images(2)
     with torch.no_grad():
         assert torch.equal(vit.encode(images), model.forward_features(images))
 
 
 def test_it_is_frozen_and_stays_in_evaluation_mode() -> None:
     model = build(proj_drop_rate=0.5, attn_drop_rate=0.5, pos_drop_rate=0.5, drop_path_rate=0.5)
-    vit = FrozenViT(model.train(), PREPROCESSING, "x")
+    vit = ViT(model.train(), PREPROCESSING, "x")
     parent = nn.ModuleList([vit]).train()
     assert parent.training
     assert not any(module.training for module in vit.modules())
@@ -137,7 +137,7 @@ def test_sizes_of_the_papers_adapter() -> None:
     assert sum(p.numel() for p in Adapter(12, 768, 64).parameters()) == 1_189_632
 
 
-def by_hand(vit: FrozenViT, images: Tensor, adapter: Adapter) -> Tensor:
+def by_hand(vit: ViT, images: Tensor, adapter: Adapter) -> Tensor:
     """h = x + Attn(LN1(x)); a = ReLU(Wd·h + bd); y = h + MLP(LN2(h)) + s·(Wu·a + bu)."""
     model, t = vit.timm, adapter.tensors()
     x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
@@ -151,7 +151,7 @@ def by_hand(vit: FrozenViT, images: Tensor, adapter: Adapter) -> Tensor:
 
 @pytest.mark.parametrize("arguments", [{}, {"init_values": 0.3, "reg_tokens": 2}])
 def test_adapter_is_the_formula_written_out(arguments: dict) -> None:
-    vit, images = FrozenViT(build(**arguments), PREPROCESSING, "x"), some_images()
+    vit, images = ViT(build(**arguments), PREPROCESSING, "x"), some_images()
     adapter = full_adapter(vit).eval()
     with torch.no_grad():
         ours, expected = vit.encode(images, adapter), by_hand(vit, images, adapter)
@@ -263,7 +263,7 @@ def attention_by_hand(attn: nn.Module, x: Tensor, keys: Tensor, values: Tensor) 
 @pytest.mark.parametrize("qk_norm", [False, True])
 def test_prefix_is_brute_force_attention(batch: int, qk_norm: bool) -> None:
     model = build(embed_dim=24, num_heads=3, qk_norm=qk_norm)
-    vit, images = FrozenViT(model, PREPROCESSING, "x"), some_images(2)
+    vit, images = ViT(model, PREPROCESSING, "x"), some_images(2)
     generator = torch.Generator().manual_seed(3)
     pairs = {
         layer: tuple(torch.randn(batch, 5, 24, generator=generator) for _ in range(2))
@@ -369,12 +369,12 @@ def test_branch_is_asked_once_a_layer_with_the_stream_before_the_second_norm() -
 def test_other_models_are_refused_by_name(name: str, arguments: dict, why: str) -> None:
     model = timm.create_model(name, pretrained=False, **({"num_classes": 0} | arguments))
     with pytest.raises(DafuseError, match=f"backbone some.tag is not a plain ViT .*{why}"):
-        FrozenViT(model, PREPROCESSING, "some.tag")
+        ViT(model, PREPROCESSING, "some.tag")
 
 
 def test_without_a_tag_the_model_is_named_by_its_type() -> None:
     with pytest.raises(DafuseError, match="backbone ResNet is not a plain ViT"):
-        FrozenViT(timm.create_model("resnet18", num_classes=0), PREPROCESSING)
+        ViT(timm.create_model("resnet18", num_classes=0), PREPROCESSING)
 
 
 def test_gated_attention_is_refused() -> None:
@@ -382,7 +382,7 @@ def test_gated_attention_is_refused() -> None:
     for block in model.blocks:
         block.attn.gate = nn.Linear(192, 192)
     with pytest.raises(DafuseError, match="its attention is gated"):
-        FrozenViT(model, PREPROCESSING, "x")
+        ViT(model, PREPROCESSING, "x")
 
 
 def test_features_can_be_used_for_a_loss() -> None:

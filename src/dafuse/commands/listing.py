@@ -24,10 +24,10 @@ def methods() -> Table:
     from dafuse.methods.registry import METHODS
 
     rows = [
-        (name, cls.summary, "yes" if cls.keeps_images else "no", cls.assumes, cls.paper)
+        (name, cls.summary, cls.keeps, cls.passes, cls.assumes, cls.paper)
         for name, cls in METHODS.items()
     ]
-    return _table(("name", "what it is", "keeps images", "assumes", "paper"), rows)
+    return _table(("name", "what it is", "keeps", "passes", "assumes", "paper"), rows)
 
 
 def data() -> Table:

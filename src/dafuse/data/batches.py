@@ -62,6 +62,10 @@ class Loader:
         """Whether some of the data does not fit and is read again each time."""
         return any(source.store is None for source in self._sources.values())
 
+    def pixel_bytes(self, images: ImageSet) -> int:
+        """What these images take, decoded."""
+        return 3 * int(self._sources[id(images.items)].sizes_N2[images.index].prod(1).sum())
+
     def train_batches(
         self, images: ImageSet, batch_size: int, generator: torch.Generator
     ) -> Iterator[Batch]:

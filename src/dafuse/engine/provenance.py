@@ -13,7 +13,7 @@ import torch
 import dafuse
 from dafuse.data.batches import Loader
 from dafuse.engine.devices import describe
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow")
 
@@ -29,7 +29,7 @@ def _program() -> str:
     return "dafuse" if name == "__main__.py" else name
 
 
-def provenance(vit: FrozenViT, loader: Loader, device: torch.device) -> dict[str, Any]:
+def provenance(vit: ViT, loader: Loader, device: torch.device) -> dict[str, Any]:
     dataset = loader.dataset
     return {
         "format": 1,

@@ -24,7 +24,7 @@ from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 from dafuse.vit.load import load_backbone
 
 
@@ -33,7 +33,7 @@ class Bench:
     """What several runs can share: the device, the network, the decoded data."""
 
     fabric: Fabric
-    vit: FrozenViT
+    vit: ViT
     loader: Loader
 
 
@@ -94,7 +94,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             provenance(bench.vit, bench.loader, trainer.device), resumed=done is not None
         )
         if done is not None:
-            method.load_state(done.state)
+            method.load_state({k: t.to(trainer.device) for k, t in done.state.items()})
             progress.say(f"going on with task {done.task + 2} of {len(stream)} in {folder.path}")
         folder.event("resume" if done else "start", task=len(matrix), versions=versions())
 
@@ -157,7 +157,11 @@ def _record(
         "passes_per_prediction": method.passes_per_prediction,
         "keeps_images": method.keeps_images,
         "assumes": method.assumes,
+        "prediction": evaluation.prediction,
+        "defaults": methods.with_defaults(method.name, {}),
     }
+    for name, correct in evaluation.others.items():
+        results.setdefault("others", {}).setdefault(name, []).append(correct)
     results["tasks"].append(
         {
             "task": task.index,
@@ -165,6 +169,7 @@ def _record(
             "images": trainer.images,
             "kept_bytes": method.kept_bytes(),
             "loss": trainer.epoch_losses,
+            "compiled_deviation": trainer.compiled.deviation if trainer.compiled else None,
             "diagnosis": diagnosis,
         }
     )

@@ -2,23 +2,26 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
+from dafuse.engine.compiled import CompiledForward
 from dafuse.errors import DafuseError
-from dafuse.methods.contract import Batches, Loss, Schedule
+from dafuse.methods.contract import Batches, Loss
+from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
 from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 
 
 class Trainer:
@@ -29,7 +32,7 @@ class Trainer:
 
     def __init__(
         self,
-        vit: FrozenViT,
+        vit: ViT,
         loader: Loader,
         fabric: Fabric,
         seed: int,
@@ -44,80 +47,87 @@ class Trainer:
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # that went through in it
         self.epoch_losses: list[float] = []
-        self.compiled = self.device.type == "cuda" if compiled is None else compiled
-        self._compiled = torch.compile(vit, dynamic=False)
-        # on a GPU, small batches take longer to launch than to compute: record and replay them
-        self._replayed = torch.compile(vit, dynamic=False, mode="reduce-overhead")
-        self._full_batch = self.inference_batch  # what compiled code is for
+        compile_it = self.device.type == "cuda" if compiled is None else compiled
+        self.compiled = (
+            CompiledForward(self.inference_batch, self.progress.say) if compile_it else None
+        )
 
     def fit(
         self,
         task: Task,
-        attached: Attachment,
+        attached: Attachment | None,
         loss: Loss,
-        parameters: Iterable[nn.Parameter],
+        groups: Sequence[Group],
         schedule: Schedule,
+        *,
+        images: ImageSet | None = None,
+        after_step: Callable[[], None] | None = None,
+        epochs_before: int = 0,
     ) -> None:
-        optimiser = torch.optim.SGD(
-            parameters,
-            lr=schedule.lr,
-            momentum=schedule.momentum,
-            weight_decay=schedule.weight_decay,
-            foreach=True,
-        )
+        images = task.train if images is None else images
         epochs, size = schedule.epochs, schedule.batch_size
-        steps = epochs * math.ceil(len(task.train) / size)
-        images_seen = epochs * len(task.train)
-        attached.train()
-        self._full_batch = size
-        with self._own_randomness(task), self.phase("train", images_seen, steps) as bar:
+        optimiser = _optimiser(groups, schedule)
+        steps = epochs * math.ceil(len(images) / size)
+        with (
+            self._training(task, attached, size),
+            self.phase("train", epochs * len(images), steps) as bar,
+        ):
             for epoch in range(epochs):
                 for group in optimiser.param_groups:
-                    group["lr"] = schedule.lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
-                generator = torch_generator(self.seed, "augmentation", task.index, epoch)
+                    group["lr"] = group["peak"] * schedule.decay(epoch, epochs)
+                seed = self.seed, "augmentation", task.index, epochs_before + epoch
                 losses = []
-                for images, labels in self.loader.train_batches(task.train, size, generator):
-                    value = loss(self.encode(images, attached), labels)
+                for batch, labels in self.loader.train_batches(
+                    images, size, torch_generator(*seed)
+                ):
+                    torch.compiler.cudagraph_mark_step_begin()
+                    value = loss(batch, labels)
                     optimiser.zero_grad(set_to_none=True)
                     self.fabric.backward(value)
                     optimiser.step()
+                    if after_step is not None:
+                        after_step()
                     losses.append(value.detach())
                     bar.advance(note=f"epoch {epoch + 1}/{epochs}")
                 self.epoch_losses.append(self._mean_finite(losses, task, epoch))
         optimiser.zero_grad(set_to_none=True)
-        self._full_batch = self.inference_batch
-        attached.eval()
 
-    def encode(self, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
-        count = len(images_B3SS)
-        if self.compiled:
-            images_B3SS = self._padded(images_B3SS)
-        if attached is not None:
-            attached.begin(len(images_B3SS))
+    def encode(
+        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+    ) -> Tensor:
+        network = network or self.vit
+        count, copies = len(images_B3SS), attached.copies if attached is not None else 1
+        if copies > 1 and count > (most := max(1, self.inference_batch // copies)):
+            parts = images_B3SS.split(most)
+            return torch.cat([self.encode(part, attached, network) for part in parts])
         with self.fabric.autocast():
-            if not self.compiled:
-                return self.vit(images_B3SS, attached).float()
-            if attached is not None and not attached.replay:
-                return self._compiled(images_B3SS, attached).float()[:count]
-            torch.compiler.cudagraph_mark_step_begin()
-            # the output's memory is written again by the next call
-            return self._replayed(images_B3SS, attached).float()[:count].clone()
-
-    def _padded(self, images_B3SS: Tensor) -> Tensor:
-        """Compiled code is for one batch size: an epoch's last batch is filled up with zeros."""
-        missing = max(0, self._full_batch - len(images_B3SS))
-        return F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, missing))
+            if self.compiled is not None and self.compiled.serves(attached):
+                return self.compiled(network, images_B3SS, attached)
+            if attached is not None:
+                attached.begin(count)
+            return network(images_B3SS, attached).float()
 
     @torch.no_grad()
-    def features(self, images: ImageSet, attached: Attachment | None) -> tuple[Tensor, Tensor]:
+    def features(
+        self, images: ImageSet, attached: Attachment | None, network: ViT | None = None
+    ) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
         with self.phase("statistics", len(images), len(images)) as bar:
             for batch, labels in bar.over(self.test_batches(images)):
-                parts.append((self.encode(batch, attached), labels))
+                parts.append((self.encode(batch, attached, network), labels))
         return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         return self.loader.test_batches(images, batch_size or self.inference_batch)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return self.fabric.autocast()
+
+    def kept_images(self, index: np.ndarray, labels: np.ndarray) -> ImageSet:
+        return ImageSet(self.loader.dataset.train.items, labels, index)
+
+    def pixel_bytes(self, images: ImageSet) -> int:
+        return self.loader.pixel_bytes(images)
 
     @contextmanager
     def phase(self, name: str, images: int = 0, steps: int = 0) -> Iterator[Bar]:
@@ -135,12 +145,21 @@ class Trainer:
         self.seconds, self.images, self.epoch_losses = {}, {}, []
 
     @contextmanager
-    def _own_randomness(self, task: Task) -> Iterator[None]:
-        """Dropout draws from torch's global generator: lend it this task's seed."""
+    def _training(self, task: Task, attached: Attachment | None, batch_size: int) -> Iterator[None]:
+        """Training mode, and this task's seed lent to torch's global generator for dropout."""
+        module = attached if attached is not None else nn.Identity()
         devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(derive(self.seed, "dropout", task.index))
-            yield
+        module.train()
+        if self.compiled is not None:
+            self.compiled.full_batch, self.compiled.within_step = batch_size, True
+        try:
+            with torch.random.fork_rng(devices):
+                torch.manual_seed(derive(self.seed, "dropout", task.index))
+                yield
+        finally:
+            module.eval()
+            if self.compiled is not None:
+                self.compiled.full_batch, self.compiled.within_step = self.inference_batch, False
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
         """The epoch's mean loss. Looked at once an epoch, so that the device never waits."""
@@ -157,3 +176,19 @@ class Trainer:
     def _wait_for_device(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _optimiser(groups: Sequence[Group], schedule: Schedule) -> torch.optim.Optimizer:
+    """Each group keeps its own peak, from which the schedule sets the rate of an epoch."""
+    settings: list[dict[str, Any]] = [
+        {"params": list(group.parameters), "peak": schedule.lr * group.rate} for group in groups
+    ]
+    if schedule.optimiser == "adam":
+        return torch.optim.Adam(settings, weight_decay=schedule.weight_decay, foreach=True)
+    return torch.optim.SGD(
+        settings,
+        lr=schedule.lr,
+        momentum=schedule.momentum,
+        weight_decay=schedule.weight_decay,
+        foreach=True,
+    )

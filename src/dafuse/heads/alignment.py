@@ -2,10 +2,12 @@
 
 Each epoch draws ``samples`` features for every seen class, old and new, in one batched product,
 shuffles them, and takes one SGD step for each ``samples`` of them; the rate falls to zero along a
-cosine. There are thousands of tiny steps, so the gradient of the loss is written out.
+cosine. There are thousands of tiny steps, so the gradients of the losses are written out (that of
+the linear head is in `heads.linear`).
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,6 +16,25 @@ from torch.nn import functional as F
 from dafuse.heads.cosine import SCALE
 from dafuse.heads.gaussians import Sampler
 from dafuse.progress import Bar
+
+Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # rows [C, E], features [N, D], labels [N]
+
+
+def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
+    """Gradient of the mean cross-entropy of the cosine head with respect to its rows.
+
+    With P the softmax of the logits, Y the one-hot labels and U the features at length 1, the
+    gradient at the rows' directions is G = SCALE (P - Y)ᵀ U / N; a row's own gradient is the
+    part of it that is orthogonal to the row, divided by the row's length.
+    """
+    units_ND = F.normalize(feats_ND, dim=1)
+    lengths_C1 = rows_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    directions_CD = rows_CD / lengths_C1
+    error_NC = torch.softmax(SCALE * units_ND @ directions_CD.T, dim=1)
+    error_NC.scatter_add_(1, labels_N[:, None], error_NC.new_full((len(labels_N), 1), -1.0))
+    toward_CD = (SCALE / len(labels_N)) * error_NC.T @ units_ND
+    along_C1 = (toward_CD * directions_CD).sum(1, keepdim=True)
+    return (toward_CD - along_C1 * directions_CD) / lengths_C1
 
 
 @torch.no_grad()
@@ -26,38 +47,32 @@ def align(
     lr: float = 0.005,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
+    gradient: Gradient = cosine_gradient,
+    period: int | None = None,  # epochs in which the rate falls to zero, before it rises again
     bar: Bar | None = None,
 ) -> Tensor:
-    """The aligned rows; those passed in stay as they are."""
+    """The aligned rows of a head with this gradient; those passed in stay as they are."""
     rows_CD = rows_CD.clone()
     velocity_CD = torch.zeros_like(rows_CD)
     labels = torch.arange(len(rows_CD), device=rows_CD.device).repeat_interleave(samples)
     for epoch in range(epochs):
-        rate = lr * (1 + math.cos(math.pi * epoch / epochs)) / 2
+        rate = lr * (1 + math.cos(math.pi * epoch / (period or epochs))) / 2
         shuffle = torch.randperm(len(labels), generator=generator, device=labels.device)
         drawn = sampler.draw(samples, generator).flatten(0, 1)[shuffle]
-        units = F.normalize(drawn, dim=1)
-        batches = zip(units.split(samples), labels[shuffle].split(samples), strict=True)
-        for units_ND, labels_N in batches:
-            gradient_CD = loss_gradient(rows_CD, units_ND, labels_N)
-            velocity_CD.mul_(momentum).add_(gradient_CD).add_(rows_CD, alpha=weight_decay)
+        batches = zip(drawn.split(samples), labels[shuffle].split(samples), strict=True)
+        for feats_ND, labels_N in batches:
+            velocity_CD.mul_(momentum).add_(gradient(rows_CD, feats_ND, labels_N))
+            velocity_CD.add_(rows_CD, alpha=weight_decay)
             rows_CD.sub_(velocity_CD, alpha=rate)
         if bar is not None:
             bar.advance()
     return rows_CD
 
 
-def loss_gradient(rows_CD: Tensor, units_ND: Tensor, labels_N: Tensor) -> Tensor:
-    """Gradient of the mean cross-entropy of the cosine head with respect to its rows.
+def shrink_with_age(task_of_C: Tensor) -> Tensor:
+    """Factors [C] for class means: 1 for the newest task, towards 0.9 for old ones (from SLCA).
 
-    ``units`` are features of length 1. With P the softmax of the logits and Y the one-hot labels,
-    the gradient at the rows' directions is G = SCALE (P - Y)ᵀ units / N; a row's own gradient is
-    the part of it that is orthogonal to the row, divided by the row's length.
+    ``task_of`` is the index of the task, from 0, in which a class was learned.
     """
-    lengths_C1 = rows_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    directions_CD = rows_CD / lengths_C1
-    error_NC = torch.softmax(SCALE * units_ND @ directions_CD.T, dim=1)
-    error_NC.scatter_add_(1, labels_N[:, None], error_NC.new_full((len(labels_N), 1), -1.0))
-    toward_CD = (SCALE / len(labels_N)) * error_NC.T @ units_ND
-    along_C1 = (toward_CD * directions_CD).sum(1, keepdim=True)
-    return (toward_CD - along_C1 * directions_CD) / lengths_C1
+    tasks = task_of_C.max() + 1
+    return 0.9 + 0.1 * (task_of_C + 1) / tasks

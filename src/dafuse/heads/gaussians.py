@@ -18,11 +18,17 @@ JITTER = 1e-4  # added to every variance: the covariance of few images is singul
 
 class ClassMemory:
     def __init__(
-        self, width: int, kind: str = "full", rank: int = 16, dtype: torch.dtype = torch.float32
+        self,
+        width: int,
+        kind: str = "full",
+        rank: int = 16,
+        dtype: torch.dtype = torch.float32,
+        jitter: float = JITTER,
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"memory must be one of {KINDS}, not {kind!r}")
         self.width, self.kind, self.rank, self.dtype = width, kind, rank, dtype
+        self.jitter = jitter
         self.tensors: dict[str, Tensor] = {"mean": torch.zeros(0, width, dtype=dtype)}
         for name, shape in self._shapes().items():
             self.tensors[name] = torch.zeros(0, *shape, dtype=dtype)
@@ -71,17 +77,17 @@ class ClassMemory:
     def _factor(self, covariance: Tensor) -> dict[str, Tensor]:
         if self.kind == "full":
             eye = torch.eye(self.width, dtype=covariance.dtype, device=covariance.device)
-            lower = torch.linalg.cholesky(covariance + JITTER * eye)
+            lower = torch.linalg.cholesky(covariance + self.jitter * eye)
             rows, cols = torch.tril_indices(self.width, self.width, device=lower.device)
             return {"factor": lower[rows, cols]}
-        variance = covariance.diagonal() + JITTER
+        variance = covariance.diagonal() + self.jitter
         if self.kind == "diagonal":
             return {"deviation": variance.sqrt()}
         values, vectors = torch.linalg.eigh(covariance)
         leading = vectors[:, -self.rank :] * values[-self.rank :].clamp(min=0).sqrt()
         if leading.shape[1] < self.rank:  # fewer dimensions than the rank asked for
             leading = torch.nn.functional.pad(leading, (0, self.rank - leading.shape[1]))
-        rest = (variance - leading.square().sum(1)).clamp(min=JITTER)
+        rest = (variance - leading.square().sum(1)).clamp(min=self.jitter)
         return {"directions": leading, "deviation": rest.sqrt()}
 
     def _borrow(self, covariances: list[Tensor]) -> Tensor:
@@ -115,6 +121,10 @@ class Sampler:
         if self.deviation_CD is not None:
             feats_CnD = feats_CnD + noise(width) * self.deviation_CD[:, None]
         return feats_CnD
+
+    def scaled(self, factor_C: Tensor) -> "Sampler":
+        """The same Gaussians with their means multiplied."""
+        return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.deviation_CD)
 
     def covariance(self) -> Tensor:
         """[C, D, D]."""

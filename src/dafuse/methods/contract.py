@@ -1,61 +1,77 @@
 """What the engine may ask of a method, and what a method may ask of the engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
-from dafuse.methods.options import check_choices
+from dafuse.methods.options import check_choices, check_ranges
+from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
 from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import FrozenViT
+from dafuse.vit.backbone import ViT
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # features [B, D], labels [B] -> scalar
+Loss = Callable[[Tensor, Tensor], Tensor]  # images [B, 3, S, S], labels [B] -> scalar
 Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, S, S], labels [B]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a task is trained."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
 
 
 class Trainer(Protocol):
     """The engine's side: it knows devices, precision, batches and progress; methods need not."""
 
-    vit: FrozenViT
+    vit: ViT
     device: torch.device
     seed: int
 
     def fit(
         self,
         task: Task,
-        attached: Attachment,
+        attached: Attachment | None,
         loss: Loss,
-        parameters: Iterable[nn.Parameter],
+        groups: Sequence[Group],
         schedule: Schedule,
+        *,
+        images: ImageSet | None = None,
+        after_step: Callable[[], None] | None = None,
+        epochs_before: int = 0,
     ) -> None:
-        """SGD over the task's augmented images, the rate falling to zero along a cosine."""
+        """Minimise the loss over augmented images: the task's, unless others are given.
 
-    def encode(self, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
-        """Features [B, D] as float32, computed in the run's precision."""
+        The attachment is in training mode meanwhile. A second training within one task says how
+        many epochs were before it, so that it sees other crops.
+        """
 
-    def features(self, images: ImageSet, attached: Attachment | None) -> tuple[Tensor, Tensor]:
-        """Features [N, D] and labels [N] under the test transform, without gradient."""
+    def encode(
+        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+    ) -> Tensor:
+        """Features [B, ...] as float32, computed in the run's precision.
+
+        Of the frozen ViT, or of another network: one that the method trains whole. Where several
+        networks are asked in one training step, the one that is trained comes last.
+        """
+
+    def features(
+        self, images: ImageSet, attached: Attachment | None, network: ViT | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Features [N, ...] and labels [N] under the test transform, without gradient."""
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         """The images in order, under the test transform; the batch size is the engine's choice."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The run's precision, for what a method computes beside `encode`."""
+
+    def kept_images(self, index: np.ndarray, labels: np.ndarray) -> ImageSet:
+        """Training images by their index, for a method that keeps some."""
+
+    def pixel_bytes(self, images: ImageSet) -> int:
+        """What these images take, decoded."""
 
     def phase(self, name: str, images: int = 0, steps: int = 0) -> AbstractContextManager[Bar]:
         """Times a part of learning and shows its progress."""
@@ -73,13 +89,16 @@ class Method(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `dafuse list methods`
     paper: ClassVar[str] = ""
+    keeps: ClassVar[str]  # between tasks, in words
     keeps_images: ClassVar[bool] = False
+    passes: ClassVar[str] = "1"  # through the network for a prediction after task t: "1", "t + 1"
     assumes: ClassVar[str] = "nothing about the future"
 
     trainer: Trainer
 
     def __post_init__(self) -> None:
         check_choices(self)
+        check_ranges(self)
 
     @abstractmethod
     def learn(self, task: Task) -> dict[str, Any]:
@@ -89,23 +108,36 @@ class Method(ABC):
     def logits(self, images_B3SS: Tensor) -> Tensor:
         """Scores [B, seen classes] of images already on the device."""
 
+    def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
+        """Scores by each way to predict that is worth recording; that of `logits` comes first."""
+        return {"": self.logits(images_B3SS)}
+
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
         """Everything that must persist between tasks, and nothing else."""
 
     @abstractmethod
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become what `state` was taken from."""
+        """Become what `state` was taken from; its tensors are on the trainer's device."""
 
     @property
     def passes_per_prediction(self) -> int:
-        """How many times an image goes through the network to be classified."""
-        return 1
+        """How many times an image goes through the network to be classified, by now."""
+        return int(self.passes)
 
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes that persist between tasks by kind: the part of a state's name before the slash."""
+        """Bytes that persist between tasks by kind: the part of a state's name before the slash.
+
+        Of kept images the state holds the index; their decoded pixels are what is counted.
+        """
         kept: dict[str, int] = {}
         for key, tensor in self.state().items():
             kind = key.partition("/")[0]
             kept[kind] = kept.get(kind, 0) + tensor.numel() * tensor.element_size()
+        if self.keeps_images:
+            kept["exemplars"] += self.trainer.pixel_bytes(self.exemplars())
         return kept
+
+    def exemplars(self) -> ImageSet:
+        """The images kept, of a method that keeps images."""
+        raise NotImplementedError

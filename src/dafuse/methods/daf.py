@@ -5,7 +5,6 @@ Class-Incremental Learning", arXiv 2601.21341. `DAF.learn` is the paper's Algori
 paper is silent or contradicts itself there is an option, and `docs/daf.md` says which and why.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,12 +16,15 @@ from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
 from dafuse.fusion.gradients import Curvature, Watched, gradient_and_fisher
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
-from dafuse.heads.alignment import align
-from dafuse.heads.cosine import cosine_logits, new_rows, prototypes
+from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory
-from dafuse.methods.contract import Method, Schedule
-from dafuse.methods.options import check_finite, check_ranges
-from dafuse.seeds import derive, numpy_generator, torch_generator
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.methods.training import aligned
+from dafuse.seeds import numpy_generator
 from dafuse.vit.adapter import Adapter, ProbedAdapter, Tensors
 
 
@@ -64,6 +66,7 @@ class DAF(Method):
     name = "daf"
     summary = "Dynamical Adapter Fusion: one global adapter, fused in closed form after each task"
     paper = "https://arxiv.org/abs/2601.21341"
+    keeps = "the global adapter, the mean adapter, a Gaussian and a row for each class"
 
     epochs: int = 20
     batch_size: int = 48
@@ -92,23 +95,6 @@ class DAF(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        above_zero, at_least_zero = (1, math.inf), (0, math.inf)
-        check_ranges(
-            self,
-            epochs=above_zero,
-            batch_size=above_zero,
-            lr=at_least_zero,
-            momentum=(0, 1),
-            weight_decay=at_least_zero,
-            adapter_rank=above_zero,
-            adapter_dropout=(0, 1),
-            alpha=at_least_zero,
-            gamma=(0, 1),
-            memory_rank=above_zero,
-            align_epochs=at_least_zero,
-            align_samples=above_zero,
-            align_lr=at_least_zero,
-        )
         vit, device = self.trainer.vit, self.trainer.device
         self.task_adapter = self._random_adapter("scratch")  # its values are set by each task
         self.global_adapter = self._random_adapter("scratch").eval()
@@ -148,16 +134,15 @@ class DAF(Method):
     def _train(self, task: Task, init: Tensors) -> nn.Parameter:
         """Train the task's adapter with a cosine head over the task's own classes; the head."""
         self.task_adapter.set(init)
-        generator = torch_generator(self.trainer.seed, "head", task.index)
-        rows = new_rows(task.size, self.trainer.vit.width, generator)
-        head = nn.Parameter(rows.to(self.trainer.device))
+        head = nn.Parameter(start_rows(self.trainer, task.index, task.size))
 
-        def loss(feats_BD: Tensor, labels_B: Tensor) -> Tensor:
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, self.task_adapter)
             return F.cross_entropy(cosine_logits(feats_BD, head), labels_B - task.first)
 
-        parameters = [*self.task_adapter.parameters(), head]
-        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
-        self.trainer.fit(task, self.task_adapter, loss, parameters, schedule)
+        trained = Group([*self.task_adapter.parameters(), head])
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay, self.momentum)
+        self.trainer.fit(task, self.task_adapter, loss, [trained], schedule)
         return head
 
     def _global(
@@ -220,56 +205,30 @@ class DAF(Method):
         self.classes.add(feats_ND, labels_N, task.first, task.size)
         if task.number == 1 or not self.align_epochs:
             return
-        device = self.trainer.device
-        seed = derive(self.trainer.seed, "alignment", task.index)
-        with self.trainer.phase("align", steps=self.align_epochs) as bar:
-            self.rows_CD = align(
-                self.rows_CD,
-                self.classes.sampler(device),
-                torch.Generator(device).manual_seed(seed),
-                self.align_epochs,
-                self.align_samples,
-                self.align_lr,
-                bar=bar,
-            )
-        check_finite(self.rows_CD, f"the classifier's rows aligned in task {task.number}")
+        sampler = self.classes.sampler(self.trainer.device)
+        settings = self.align_epochs, self.align_samples, self.align_lr
+        self.rows_CD = aligned(self.trainer, task, self.rows_CD, sampler, *settings)
 
     def _random_adapter(self, purpose: str | int) -> Adapter:
-        vit = self.trainer.vit
-        generator = torch_generator(self.trainer.seed, "adapter", purpose)
-        adapter = Adapter(
-            vit.depth,
-            vit.width,
-            self.adapter_rank,
-            self.adapter_scale,
-            self.adapter_dropout,
-            generator,
+        return start_adapter(
+            self.trainer, purpose, self.adapter_rank, self.adapter_scale, self.adapter_dropout
         )
-        return adapter.to(self.trainer.device)
 
     def state(self) -> dict[str, Tensor]:
-        adapters = {"global": self.global_adapter.tensors(), "mean": self.mean, "last": self.last}
-        state = {
-            f"modules/{name}.{key}": tensor
-            for name, tensors in adapters.items()
-            for key, tensor in (tensors or {}).items()
+        return {
+            **packed("modules/global", self.global_adapter.tensors()),
+            **packed("modules/mean", self.mean),
+            **packed("modules/last", self.last),
+            **packed("statistics/class", self.classes.tensors),
+            "classifier/rows": self.rows_CD,
         }
-        state |= {f"statistics/{key}": tensor for key, tensor in self.classes.tensors.items()}
-        return state | {"classifier/rows": self.rows_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        state = {key: tensor.to(self.trainer.device) for key, tensor in state.items()}
-
-        def adapter(name: str) -> Tensors | None:
-            start = f"modules/{name}."
-            return {
-                k.removeprefix(start): v for k, v in state.items() if k.startswith(start)
-            } or None
-
-        self.global_adapter.set(adapter("global") or {})
-        self.mean, self.last = adapter("mean"), adapter("last")
+        self.global_adapter.set(unpacked(state, "modules/global"))
+        self.mean = unpacked(state, "modules/mean") or None
+        self.last = unpacked(state, "modules/last") or None
+        self.classes.tensors = unpacked(state, "statistics/class")
         self.rows_CD = state["classifier/rows"]
-        self.classes.tensors = {key: state[f"statistics/{key}"] for key in self.classes.tensors}
 
 
 @dataclass(kw_only=True, eq=False)

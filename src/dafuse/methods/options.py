@@ -18,9 +18,23 @@ def check_choices(method: Any) -> None:
             raise DafuseError(f"method.{field.name} must be one of {named}, not {value!r}")
 
 
-def check_ranges(method: Any, **ranges: tuple[float, float]) -> None:
-    """Every number named lies between its least and its greatest value."""
-    for name, (least, most) in ranges.items():
+# least and greatest value of options, whichever method has them
+RANGES = {
+    **dict.fromkeys(("epochs", "first_epochs", "batch_size"), (1, math.inf)),
+    **dict.fromkeys(("lr", "weight_decay", "align_epochs", "align_lr"), (0, math.inf)),
+    **dict.fromkeys(("first_weight_decay", "backbone_rate"), (0, math.inf)),
+    **dict.fromkeys(("momentum", "adapter_dropout", "gamma", "margin"), (0, 1)),
+    **dict.fromkeys(("adapter_rank", "align_samples", "memory_rank"), (1, math.inf)),
+    **dict.fromkeys(("exemplars_per_class", "prompt_length", "pool_size"), (1, math.inf)),
+    "alpha": (0, math.inf),
+}
+
+
+def check_ranges(method: Any, **more: tuple[float, float]) -> None:
+    """Every option that is a number lies between its least and its greatest value."""
+    own = {field.name for field in fields(method)}
+    known = {name: limits for name, limits in RANGES.items() if name in own}
+    for name, (least, most) in {**known, **more}.items():
         value = getattr(method, name)
         if not least <= value <= most:
             upper = "" if math.isinf(most) else f" and at most {most:g}"

@@ -4,11 +4,50 @@ from dataclasses import fields
 from typing import Any
 
 from dafuse.errors import DafuseError
+from dafuse.methods.aper import APER
+from dafuse.methods.coda import CODAPrompt
 from dafuse.methods.contract import Method
 from dafuse.methods.daf import DAF, DAFPaper
+from dafuse.methods.daf_retrieval import DAFRetrieval
+from dafuse.methods.dualprompt import DualPrompt
+from dafuse.methods.ease import EASE
+from dafuse.methods.finetune import Finetune
+from dafuse.methods.foster import FOSTER
+from dafuse.methods.icarl import ICaRL
+from dafuse.methods.joint import Joint
+from dafuse.methods.l2p import L2P
+from dafuse.methods.memo import MEMO
+from dafuse.methods.mos import MOS
+from dafuse.methods.ranpac import RanPAC
 from dafuse.methods.simplecil import SimpleCIL
+from dafuse.methods.slca import SLCA
+from dafuse.methods.ssiat import SSIAT
+from dafuse.methods.tuna import TUNA
 
-METHODS: dict[str, type[Method]] = {cls.name: cls for cls in (DAF, DAFPaper, SimpleCIL)}
+METHODS: dict[str, type[Method]] = {
+    cls.name: cls
+    for cls in (
+        DAF,
+        DAFPaper,
+        DAFRetrieval,
+        EASE,
+        MOS,
+        TUNA,
+        SimpleCIL,
+        APER,
+        RanPAC,
+        SSIAT,
+        L2P,
+        DualPrompt,
+        CODAPrompt,
+        Finetune,
+        Joint,
+        SLCA,
+        ICaRL,
+        MEMO,
+        FOSTER,
+    )
+}
 
 
 def find_method(name: str) -> type[Method]:

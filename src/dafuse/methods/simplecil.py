@@ -22,6 +22,7 @@ class SimpleCIL(Method):
     name = "simplecil"
     summary = "frozen network, class means as prototypes, no training"
     paper = "https://arxiv.org/abs/2303.07338"
+    keeps = "a row for each class"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,4 +41,4 @@ class SimpleCIL(Method):
         return {"classifier/rows": self.rows_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.rows_CD = state["classifier/rows"].to(self.trainer.device)
+        self.rows_CD = state["classifier/rows"]

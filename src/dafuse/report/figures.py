@@ -10,13 +10,14 @@ from dafuse.files import write_atomically
 from dafuse.report.drawing import (
     LINES,
     PALETTE,
+    PICTURE,
     canvas,
     count_in_whole,
     heat_map,
     number_cells,
+    png,
     spread,
     svg,
-    take_literally,
     write_in_cells,
 )
 from dafuse.report.groups import Group, group_runs
@@ -44,25 +45,13 @@ def curve_png(
     runs: Iterable[RunResult], path: str | os.PathLike[str], names: Iterable[str] = ()
 ) -> None:
     """The same curves as a picture 1200 pixels wide, under names of one's own if given."""
-    import io
-
-    with canvas(
-        8,
-        4.4,
-        **{
-            "font.size": 11,
-            "figure.constrained_layout.w_pad": 0.15,
-            "figure.constrained_layout.h_pad": 0.15,
-        },
-    ) as figure:
+    with canvas(8, 4.4, **PICTURE) as figure:
         groups = group_runs(runs)
         for group, name in zip(groups, names, strict=False):
             group.name = name
         _draw_curves(figure, groups, label_size=11)
-        take_literally(figure)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=150, facecolor="white")
-    write_atomically(path, picture.getvalue())
+        picture = png(figure)
+    write_atomically(path, picture)
 
 
 def _draw_curves(

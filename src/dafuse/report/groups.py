@@ -1,6 +1,7 @@
 """Runs beside each other: which ones differ in their seed only, and what to call them."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,10 @@ from dafuse.report.runs import RunResult
 
 @dataclass
 class Group:
-    """Runs that are equal in everything but the seed, under the name that tells them apart."""
+    """Runs that are equal in everything but the seed, under the name that tells them apart.
+
+    Each other way to predict that a run recorded is a group of its own, below the run's.
+    """
 
     name: str
     runs: list[RunResult]
@@ -33,18 +37,51 @@ def group_runs(runs: Iterable[RunResult]) -> list[Group]:
     The number of finished tasks counts as a difference, since averages over fewer tasks are higher.
     """
     runs = list(runs)
-    everything = [_options(run) for run in runs]
     groups: dict[str, Group] = {}
-    for run, options in zip(runs, everything, strict=True):
-        key = json.dumps([len(run.matrix), options], sort_keys=True)
-        if key not in groups:
-            groups[key] = Group(_name(options, everything), [])
-        groups[key].runs.append(run)
+    for run, name in zip(runs, _names(runs), strict=True):
+        for view in run.views():
+            key = json.dumps([len(view.matrix), view.prediction, _options(view)], sort_keys=True)
+            way = f" [{view.prediction}]" if view.prediction else ""
+            groups.setdefault(key, Group(name + way, [])).runs.append(view)
     return list(groups.values())
 
 
-def _name(options: dict[str, Any], everything: list[dict[str, Any]]) -> str:
-    """The method's name, and those settings in which it differs from what it is compared with."""
+def _names(runs: list[RunResult]) -> list[str]:
+    """A name for each run that no run with other settings has, without defaults where it can be."""
+    everything = [_options(run) for run in runs]
+    settings = [json.dumps(options, sort_keys=True) for options in everything]
+    defaults = [
+        flatten({"method": run.results.get("method", {}).get("defaults") or {}}) for run in runs
+    ]
+    names = [_name(own, everything, usual) for own, usual in zip(everything, defaults, strict=True)]
+    shared = _shared(names, settings)
+    names = [  # runs of two versions of a method may both be at their defaults
+        _name(own, everything, {}) if name in shared else name
+        for own, name in zip(everything, names, strict=True)
+    ]
+    shared = _shared(names, settings)  # by long values that were cut
+    return [
+        f"{name} #{shared[name].index(own) + 1}" if name in shared else name
+        for own, name in zip(settings, names, strict=True)
+    ]
+
+
+def _shared(names: list[str], settings: list[str]) -> dict[str, list[str]]:
+    """The names that stand for several settings, and which these are."""
+    meant: defaultdict[str, list[str]] = defaultdict(list)
+    for name, own in zip(names, settings, strict=True):
+        if own not in meant[name]:
+            meant[name].append(own)
+    return {name: several for name, several in meant.items() if len(several) > 1}
+
+
+def _name(
+    options: dict[str, Any], everything: list[dict[str, Any]], defaults: dict[str, Any]
+) -> str:
+    """The method's name, and those settings in which it differs from what it is compared with.
+
+    What is at its default goes without saying.
+    """
     differences = []
     for key, value in options.items():
         section, _, option = key.partition(".")
@@ -54,6 +91,8 @@ def _name(options: dict[str, Any], everything: list[dict[str, Any]]) -> str:
                 other for other in everything if key == kind or other.get(kind) == options.get(kind)
             ]
         if key == "method.name" or all(other.get(key) == value for other in peers):
+            continue
+        if key in defaults and defaults[key] == value:
             continue
         if key in ("data.name", "backbone"):
             differences.append(str(value))

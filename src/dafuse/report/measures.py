@@ -16,13 +16,15 @@ def measures(run: RunResult) -> dict[str, float]:
     trained = sum(task.get("images", {}).get("train", 0) for task in run.tasks)
     last = run.tasks[-1]
     kept = last.get("kept_bytes")
-    passes = run.results.get("method", {}).get("passes_per_prediction")
+    declared = run.results.get("method", {})
+    passes, images = declared.get("passes_per_prediction"), declared.get("keeps_images")
     return {
         **run.matrix.metrics(),
         "train_speed": trained / learning if trained and learning else NAN,
         "inference_speed": speed(last, "evaluate"),
-        "seconds": float(sum(sum(task["seconds"].values()) for task in run.tasks)),
+        "seconds": float(sum(sum(task["seconds"].values()) for task in run.tasks)) or NAN,
         "kept_bytes": float(sum(kept.values())) if kept else NAN,
+        "keeps_images": NAN if images is None else float(images),
         "passes": float(passes) if passes else NAN,
     }
 
@@ -68,7 +70,8 @@ COLUMNS = {
     ),
     "inference_speed": Column(
         "Inference images/s",
-        "test images per second in the evaluation after the last task",
+        "test images per second in the evaluation after the last task; of a method with several "
+        "ways to predict, by all of them together",
         human_number,
     ),
     "seconds": Column(
@@ -79,6 +82,12 @@ COLUMNS = {
         "what must be kept beside the frozen backbone after the last task: modules, statistics, "
         "classifier, stored images",
         human_bytes,
+        with_deviation=False,
+    ),
+    "keeps_images": Column(
+        "Keeps images",
+        "whether training images of earlier tasks are kept",
+        lambda kept: "yes" if kept else "no",
         with_deviation=False,
     ),
     "passes": Column(

@@ -9,7 +9,7 @@ from string import Template
 from dafuse import __version__
 from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
-from dafuse.report import figures, tables
+from dafuse.report import efficiency, figures, tables
 from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
@@ -22,9 +22,10 @@ def write_page(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
 
 def page(runs: list[RunResult]) -> str:
     groups, table = group_runs(runs), tables.make_table(runs)
-    alone = len(runs) == 1
-    heading = _heading(groups)
-    titled = [(group.title(run), run) for group in groups for run in group.runs]
+    alone, repeated = len(runs) == 1, any(len(group.runs) > 1 for group in groups)
+    settings = [group for group in groups if group.runs[0].primary]
+    heading = _heading(settings)
+    titled = [(group.title(run), run) for group in settings for run in group.runs]
     links = "".join(
         f'<li><a href="#run-{number}">{escape(title)}</a> {mark_of(run)}</li>'
         for number, (title, run) in enumerate(titled, 1)
@@ -41,14 +42,21 @@ def page(runs: list[RunResult]) -> str:
         tiles=_tiles(table),
         table=html_table(tables.header(), tables.plain_rows(table), "results"),
         table_note="Numbers after ± are the sample deviation over the runs of a row."
-        if len(groups) < len(runs)
+        if repeated
         else "",
         curves=html_figure(
             figures.accuracy_curves(runs),
             "curves",
             "Accuracy while classes arrive",
             "Accuracy over all test images of the classes seen so far (per sample)."
-            + (" Bands: ± one deviation over seeds." if len(groups) < len(runs) else ""),
+            + (" Bands: ± one deviation over seeds." if repeated else ""),
+            wide=True,
+        ),
+        efficiency=html_figure(
+            efficiency.efficiency(runs),
+            "efficiency",
+            "Accuracy and speed",
+            efficiency.caption(runs),
             wide=True,
         ),
         runs="".join(

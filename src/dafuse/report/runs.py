@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,21 @@ class RunResult:
     provenance: dict[str, Any]
     results: dict[str, Any]
     matrix: AccuracyMatrix
+    prediction: str = ""  # the way to predict that the matrix counts, where there are several
+    others: dict[str, AccuracyMatrix] = field(default_factory=dict)  # by the other ways
+    primary: bool = True
+
+    def views(self) -> list["RunResult"]:
+        """The run, and behind it one like it for each other way to predict.
+
+        Of those only the accuracies are known: times, bytes and passes are the whole run's.
+        """
+        bare = {**self.results, "confusion": [], "method": {}}
+        bare["tasks"] = [{"seconds": {}} for _ in self.tasks]
+        return [self] + [
+            replace(self, results=bare, matrix=counts, prediction=way, others={}, primary=False)
+            for way, counts in self.others.items()
+        ]
 
     @property
     def method(self) -> str:
@@ -83,16 +98,36 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
         raise NoResultsYet(f"{folder} has no results yet: no task is finished")
     recorded = (folder / "provenance.json").is_file()
     provenance = _read(folder / "provenance.json") if recorded else {}
-    matrix = AccuracyMatrix()
     try:
-        for correct, total in zip(results["correct"], results["total"], strict=True):
-            matrix.add(correct, total)
+        matrix = _matrix(results["correct"], results["total"])
+        others = {
+            way: _matrix(correct, results["total"], f" by {way}")
+            for way, correct in (results.get("others") or {}).items()
+        }
         for kind in ("task_sizes", "tasks"):
             if len(results[kind]) < len(matrix):
                 raise ValueError(f"{len(matrix)} rows of counts, but {len(results[kind])} {kind}")
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise DafuseError(f"{folder / 'results.json'} does not hold together: {error}") from error
-    return RunResult(folder, config.get("hash", ""), config["config"], provenance, results, matrix)
+    return RunResult(
+        folder,
+        config.get("hash", ""),
+        config["config"],
+        provenance,
+        results,
+        matrix,
+        results.get("method", {}).get("prediction") or "",
+        others,
+    )
+
+
+def _matrix(correct: list[list[int]], total: list[list[int]], way: str = "") -> AccuracyMatrix:
+    if len(correct) != len(total):
+        raise ValueError(f"{len(total)} rows of totals, but {len(correct)} of what was right{way}")
+    matrix = AccuracyMatrix()
+    for right, count in zip(correct, total, strict=True):
+        matrix.add(right, count)
+    return matrix
 
 
 def find_runs(

@@ -51,6 +51,7 @@ FIGURES: tuple[tuple[Callable[[RunResult], str], str, str], ...] = (
         "Wall time of each task. Evaluation grows since all seen classes are tested every time.",
     ),
 )
+KINDS = ("modules", "statistics", "classifier", "exemplars")  # of what is kept
 SHOWN_SKIPPED = 100
 
 
@@ -82,10 +83,10 @@ def _traits(run: RunResult) -> str:
     passes = method.get("passes_per_prediction")
     traits = [
         f"{passes:g} pass{'es' if passes != 1 else ''} per prediction" if passes else "",
-        {True: "keeps old images", False: "keeps no old images"}.get(
-            method.get("keeps_images"), ""
-        ),
+        {True: "keeps images: yes", False: "keeps images: no"}.get(method.get("keeps_images"), ""),
         f"assumes {method['assumes']}" if method.get("assumes") else "",
+        f"predicts by {run.prediction}" if run.prediction else "",
+        f"also recorded by {', '.join(run.others)}" if run.others else "",
         f"on {run.provenance['device']}" if run.provenance.get("device") else "",
     ]
     return escape(" · ".join(trait for trait in traits if trait))
@@ -114,7 +115,8 @@ def _phases(run: RunResult) -> str:
 
 def _kept(run: RunResult) -> str:
     first, last = (run.tasks[t].get("kept_bytes") or {} for t in (0, -1))
-    rows = [[kind, human_bytes(first.get(kind, 0)), human_bytes(last[kind])] for kind in last]
+    kinds = sorted({*first, *last}, key=[*KINDS, *first, *last].index)
+    rows = [[kind, *(human_bytes(kept.get(kind, 0)) for kept in (first, last))] for kind in kinds]
     sums = ["all", human_bytes(sum(first.values())), human_bytes(sum(last.values()))]
     return html_table(["Kind", "After the first task", "After the last"], [*rows, sums])
 

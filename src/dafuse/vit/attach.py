@@ -1,4 +1,4 @@
-"""The three places where a module may join the frozen ViT."""
+"""The places where a module may join the ViT."""
 
 from torch import Tensor, nn
 
@@ -7,6 +7,12 @@ class Attachment(nn.Module):
     """Does nothing anywhere: a module overrides the places it uses."""
 
     replay = True  # small enough beside the images to be part of a recorded CUDA graph
+    compiles = True  # the shapes of what it holds stay the same from task to task
+
+    @property
+    def copies(self) -> int:
+        """How many versions of each image go through the network."""
+        return 1
 
     def begin(self, batch: int) -> None:
         """Called before each forward pass of a batch of this size."""
@@ -22,3 +28,7 @@ class Attachment(nn.Module):
     def branch(self, layer: int, h_BND: Tensor) -> Tensor | None:
         """What is added beside the layer's MLP; ``h`` is the residual stream before its norm."""
         return None
+
+    def readout(self, x_BND: Tensor) -> Tensor:
+        """The features [B, ...] made of the tokens after the final norm: the CLS token."""
+        return x_BND[:, 0]

@@ -1,4 +1,6 @@
-"""The frozen Vision Transformer: timm builds it, our forward walks its blocks once."""
+"""The Vision Transformer: timm builds it, our forward walks its blocks once."""
+
+from copy import deepcopy
 
 import torch
 from timm.layers.attention import Attention
@@ -11,8 +13,8 @@ from dafuse.errors import DafuseError
 from dafuse.vit.attach import Attachment
 
 
-class FrozenViT(nn.Module):
-    """Features of images under whatever is attached: the CLS token after the final norm."""
+class ViT(nn.Module):
+    """Features of images under whatever is attached. Frozen, but for a copy made to be trained."""
 
     def __init__(self, timm_vit: nn.Module, preprocessing: Preprocessing, tag: str = "") -> None:
         super().__init__()
@@ -26,13 +28,14 @@ class FrozenViT(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> "FrozenViT":
-        """Frozen layers stay in evaluation mode."""
+    def train(self, mode: bool = True) -> "ViT":
+        """Always in evaluation mode: a ViT of the field has no layer that trains differently."""
         return super().train(False)
 
     def forward(self, images_B3HW: Tensor, attached: Attachment | None = None) -> Tensor:
-        """Features [B, D]."""
-        return self.encode(images_B3HW, attached)[:, 0]
+        """Features [B, D]: the CLS token, or what the attachment reads out."""
+        x_BND = self.encode(images_B3HW, attached)
+        return x_BND[:, 0] if attached is None else attached.readout(x_BND)
 
     def encode(self, images_B3HW: Tensor, attached: Attachment | None = None) -> Tensor:
         """All tokens [B, N, D] after the final norm, as timm's ``forward_features`` gives them."""
@@ -48,6 +51,10 @@ class FrozenViT(nn.Module):
             if branch is not None:
                 x_BND = x_BND + branch
         return vit.norm(x_BND)
+
+    def trainable_copy(self) -> "ViT":
+        """A copy of its own whose every weight may be trained."""
+        return deepcopy(self).requires_grad_(True)
 
 
 def _attend(attn: Attention, x_BND: Tensor, prefix: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
-from dafuse.vit.backbone import FrozenViT, require_plain_vit
+from dafuse.vit.backbone import ViT, require_plain_vit
 from dafuse.vit.weights import BACKBONES, Backbone, check_hash, fetch, locate, preprocessing_of
 
 
@@ -20,7 +20,7 @@ def load_backbone(
     sha256: str | None = None,
     normalize: str = "weights",
     progress: Progress | None = None,
-) -> FrozenViT:
+) -> ViT:
     """Build the network, find its weights, check them, and load them."""
     backbone = BACKBONES.get(tag) or _any_timm(tag)
     # the full tag, so that timm gives the configuration of these very weights
@@ -32,7 +32,7 @@ def load_backbone(
     digest = check_hash(path, tag, sha256, trusted=source == "hub")
     _fill(model, path, tag)
     config = {**model.pretrained_cfg, **backbone.preprocessing}
-    vit = FrozenViT(model, preprocessing_of(config, normalize), tag)
+    vit = ViT(model, preprocessing_of(config, normalize), tag)
     vit.sha256, vit.source = digest, source
     return vit
 

@@ -1,0 +1,111 @@
+"""Ridge regression from features to one-hot targets, by statistics that add up over tasks.
+
+    G = HᵀH,   Q = YᵀH,   W = Q (G + λI)⁻¹
+
+``H`` [N, M] are lifted features: wider than those that come in, and so made from a chunk of them at
+a time. Products, eigenvectors and solutions are in float64: the eigenvalues of G reach over ten
+orders of magnitude. G itself may rest between tasks in float32, for at the penalties that
+predict well the solution is the same. Where G has no full rank, though, that rounding can make
+it indefinite, so a penalty must not be less than `rounding_floor`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from dafuse.errors import DafuseError
+
+CHUNK = 2048  # rows of H at a time
+PENALTIES = tuple(10.0**power for power in range(-8, 9))
+
+Lift = Callable[[Tensor], Tensor]  # features [N, D] -> rows of H [N, M]
+
+
+def same(feats_ND: Tensor) -> Tensor:
+    """The lift of features that are used as they are."""
+    return feats_ND
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """In float64; on the CPU where the device has no float64."""
+    device = "cpu" if tensor.device.type == "mps" else tensor.device
+    return tensor.to(device, torch.float64)
+
+
+def statistics(feats_ND: Tensor, targets_NC: Tensor, lift: Lift = same) -> tuple[Tensor, Tensor]:
+    """G [M, M] and Q [C, M] of these features, in float64."""
+    width = lift(feats_ND[:1]).shape[1]
+    gram_MM = exact(feats_ND).new_zeros(width, width)
+    moments_CM = gram_MM.new_zeros(targets_NC.shape[1], width)
+    for hidden_nM, targets_nC in _chunks(feats_ND, targets_NC, lift):
+        gram_MM.addmm_(hidden_nM.T, hidden_nM)
+        moments_CM.addmm_(targets_nC.T, hidden_nM)
+    return gram_MM, moments_CM
+
+
+def choose_penalty(
+    train_ND: Tensor,
+    train_targets_NC: Tensor,
+    held_out_KD: Tensor,
+    held_out_targets_KC: Tensor,
+    penalties: Sequence[float] = PENALTIES,
+    lift: Lift = same,
+) -> float:
+    """The penalty whose fit to some features has the least squared error on others.
+
+    One eigendecomposition serves every penalty: with the eigenvalues s, the prediction for h is
+    (h B / (s + λ)) T, where B and T do not depend on λ.
+    """
+    values_E, basis_ME, targets_EC = _spectrum(train_ND, train_targets_NC, lift)
+    errors = [0.0] * len(penalties)
+    for hidden_kM, targets_kC in _chunks(held_out_KD, held_out_targets_KC, lift):
+        along_kE = hidden_kM @ basis_ME
+        for i, penalty in enumerate(penalties):
+            predicted_kC = along_kE / (values_E + penalty) @ targets_EC
+            errors[i] += float((predicted_kC - targets_kC).square().sum())
+    return min(zip(errors, penalties, strict=True))[1]
+
+
+def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
+    """The rows W [C, M], in the precision and on the device of the moments."""
+    penalised_MM = exact(gram_MM).clone()
+    penalised_MM.diagonal().add_(penalty)
+    lower_MM, failed = torch.linalg.cholesky_ex(penalised_MM)
+    if failed:
+        raise DafuseError(
+            f"the ridge penalty {penalty:g} is too small for these features: their Gram matrix "
+            "has no Cholesky factor"
+        )
+    rows_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
+    return rows_CM.to(moments_CM).contiguous()
+
+
+def rounding_floor(gram_MM: Tensor) -> float:
+    """A penalty safely above what rounding G to float32 does to its eigenvalues.
+
+    The error of entries of size g is about ε g and random in sign, so its largest eigenvalue is
+    about 2 ε g √M, where the trace is about g M. The rest of the factor is for the roundings of
+    some hundred tasks, which add up like random steps.
+    """
+    scale = float(exact(gram_MM.diagonal()).sum()) / math.sqrt(len(gram_MM))
+    return 16 * torch.finfo(torch.float32).eps * scale
+
+
+def _spectrum(feats_ND: Tensor, targets_NC: Tensor, lift: Lift) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues s of the smaller of HᵀH and HHᵀ, and the B and T of `choose_penalty`."""
+    if len(feats_ND) < lift(feats_ND[:1]).shape[1]:
+        parts = list(_chunks(feats_ND, targets_NC, lift))  # smaller than a Gram matrix
+        hidden_NM = torch.cat([hidden for hidden, _ in parts])
+        values_E, vectors_NE = torch.linalg.eigh(hidden_NM @ hidden_NM.T)
+        targets = torch.cat([targets for _, targets in parts])
+        return values_E.clamp(min=0), hidden_NM.T @ vectors_NE, vectors_NE.T @ targets
+    gram_MM, moments_CM = statistics(feats_ND, targets_NC, lift)
+    values_E, vectors_ME = torch.linalg.eigh(gram_MM)
+    return values_E.clamp(min=0), vectors_ME, vectors_ME.T @ moments_CM.T
+
+
+def _chunks(feats_ND: Tensor, targets_NC: Tensor, lift: Lift) -> Iterator[tuple[Tensor, Tensor]]:
+    for feats, targets in zip(feats_ND.split(CHUNK), targets_NC.split(CHUNK), strict=True):
+        yield exact(lift(feats)), exact(targets)

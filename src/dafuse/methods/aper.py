@@ -1,0 +1,79 @@
+"""APER with an adapter: the first task adapts the network, then class means are enough.
+
+Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models: Generalizability and
+Adaptivity are All You Need", arXiv 2303.07338. An adapter is trained on the first task only. A
+feature is that of the frozen network beside that of the adapted one, so that what the
+pre-training knew of later classes is not lost; every class is its mean in this space.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dafuse.data.stream import Task
+from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+
+
+@dataclass(kw_only=True, eq=False)
+class APER(Method):
+    """Class means in the features of the frozen network and of one adapted to the first task.
+
+    Args:
+        epochs: passes over the first task's images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the head it is trained with
+        adapter_rank: width of the adapter's bottleneck
+    """
+
+    name = "aper"
+    summary = "APER: an adapter trained on the first task, class means in old and adapted features"
+    paper = "https://arxiv.org/abs/2303.07338"
+    keeps = "the first task's adapter, a row for each class"
+    passes = "2"
+
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    adapter_rank: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.rows_CE = torch.zeros(0, 2 * self.trainer.vit.width, device=self.trainer.device)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        if task.number == 1:
+            schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+            fit_with_proxy(self.trainer, task, self.adapter, schedule)
+        frozen_ND, labels_N = self.trainer.features(task.train, None)
+        adapted_ND, _ = self.trainer.features(task.train, self.adapter)
+        feats_NE = torch.cat([frozen_ND, adapted_ND], dim=1)
+        check_finite(feats_NE, f"the features after task {task.number}")
+        new_CE = prototypes(feats_NE, labels_N, task.first, task.size)
+        self.rows_CE = torch.cat([self.rows_CE, new_CE])
+        return {}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        networks = (None, self.adapter)
+        feats_BE = torch.cat([self.trainer.encode(images_B3SS, a) for a in networks], dim=1)
+        return cosine_logits(feats_BE, self.rows_CE)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/adapter", self.adapter.tensors()),
+            "classifier/rows": self.rows_CE,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.adapter.set(unpacked(state, "modules/adapter"))
+        self.rows_CE = state["classifier/rows"]

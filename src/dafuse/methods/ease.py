@@ -1,0 +1,135 @@
+"""EASE: an adapter for each task, and a classifier over the subspaces of all of them.
+
+Zhou et al., "Expandable Subspace Ensemble for Pre-Trained Model-Based Class-Incremental Learning",
+arXiv 2403.12030. Each task trains an adapter from a random start; nothing trained is touched again.
+A class is a prototype in every adapter's subspace. In those of later tasks its images are gone, so
+its prototype is put together from those of the later classes, in proportion to how similar they
+are to it in its own subspace.
+
+The public code assumes tasks of one size; here they may differ. The paper compares the old class
+in its own subspace, and so does this.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.cosine import SCALE, prototypes
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+from dafuse.vit.adapter_bank import AdapterBank
+
+
+@dataclass(kw_only=True, eq=False)
+class EASE(Method):
+    """Expandable Subspace Ensemble.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each task; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the head it is trained with
+        adapter_rank: width of each adapter's bottleneck
+        cross_weight: what the subspaces of other tasks count together, against a class's own
+    """
+
+    name = "ease"
+    summary = "an adapter for each task; old prototypes synthesised in the new subspaces"
+    paper = "https://arxiv.org/abs/2403.12030"
+    keeps = "the adapter of each task, a row for each class under every adapter"
+    passes = "t"
+
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.025
+    weight_decay: float = 5e-4
+    adapter_rank: int = 64
+    cross_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, cross_weight=(0, float("inf")))
+        device, width = self.trainer.device, self.trainer.vit.width
+        self.adapter = start_adapter(self.trainer, "scratch", self.adapter_rank)
+        self.bank = AdapterBank(self.adapter.scale)
+        self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
+        self.true_CKD = torch.zeros(0, 0, width, device=device)  # zeros where there were no images
+        self.rows_CE = torch.zeros(0, 0, device=device)  # made of the two above; E is K * D
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self.adapter.set(start_adapter(self.trainer, task.index, self.adapter_rank).tensors())
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        fit_with_proxy(self.trainer, task, self.adapter, schedule)
+        self.bank.append(self.adapter.tensors())
+
+        feats_NKD, labels_N = self.trainer.features(task.train, self.bank)
+        check_finite(feats_NKD, f"the features after task {task.number}")
+        new_CE = prototypes(feats_NKD.flatten(1), labels_N, task.first, task.size)
+        old_CKD = F.pad(self.true_CKD, (0, 0, 0, 1))  # unseen under the new adapter
+        self.true_CKD = torch.cat([old_CKD, new_CE.unflatten(1, feats_NKD.shape[1:])])
+        new_tasks = self.task_of_C.new_full((task.size,), task.index)
+        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+        self._build_classifier()
+        return {}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        feats_BKD = self.trainer.encode(images_B3SS, self.bank)
+        return SCALE * F.linear(F.normalize(feats_BKD, dim=2).flatten(1), self.rows_CE)
+
+    @property
+    def passes_per_prediction(self) -> int:
+        return len(self.bank)
+
+    def _build_classifier(self) -> None:
+        """Cosines in all subspaces and their weighted sum, as one row for each class."""
+        full_CKD = synthesise(self.true_CKD, self.task_of_C)
+        weights_CK = subspace_weights(self.task_of_C, len(self.bank), self.cross_weight)
+        self.rows_CE = (F.normalize(full_CKD, dim=2) * weights_CK[:, :, None]).flatten(1)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/bank", self.bank.stacked),
+            "classifier/prototypes": self.true_CKD,
+            "classifier/task_of": self.task_of_C,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.bank.stacked = unpacked(state, "modules/bank")
+        self.true_CKD = state["classifier/prototypes"]
+        self.task_of_C = state["classifier/task_of"]
+        self._build_classifier()
+
+
+def synthesise(true_CKD: Tensor, task_of_C: Tensor) -> Tensor:
+    """Prototypes of every class in every subspace, from those that were measured.
+
+    A class of task i was measured in the subspaces 1 .. i. In a later one j it becomes a mean of
+    the classes measured there, those of the tasks j and later; their weights are the softmax of
+    their cosines with it in its own subspace i, where they were measured too.
+    """
+    classes, subspaces, _ = true_CKD.shape
+    units_CKD = F.normalize(true_CKD, dim=2)
+    every_C = torch.arange(classes, device=true_CKD.device)
+    own_CD = units_CKD[every_C, task_of_C]
+    cosines_CKN = torch.einsum("cd,nkd->ckn", own_CD, units_CKD)
+    cosines_CN = cosines_CKN[every_C, task_of_C]
+
+    subspace_K = torch.arange(subspaces, device=true_CKD.device)
+    measured_CK = subspace_K <= task_of_C[:, None]
+    scores_CKN = cosines_CN[:, None].masked_fill(~measured_CK.T, -torch.inf)
+    made_CKD = torch.einsum("ckn,nkd->ckd", scores_CKN.softmax(2), true_CKD)
+    return torch.where(measured_CK[:, :, None], true_CKD, made_CKD)
+
+
+def subspace_weights(task_of_C: Tensor, subspaces: int, cross_weight: float) -> Tensor:
+    """[C, K]: 1 for a class's own subspace; the others share ``cross_weight`` equally."""
+    own_CK = F.one_hot(task_of_C, subspaces).bool()
+    return torch.where(own_CK, 1.0, cross_weight / max(1, subspaces - 1))

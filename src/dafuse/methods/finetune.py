@@ -1,0 +1,85 @@
+"""Finetune: the whole network is trained on each task in turn, and nothing guards the past.
+
+The lower bound of every comparison; it has no paper of its own, and `paper` names the comparison
+(Liu et al., arXiv 2601.21341). Public code takes the cross-entropy of a later task over that
+task's own logits, which forgets far less than what the tables of the field print; those fit the
+loss over all seen classes: `local_ce=False`. In both, all rows are in the optimiser, so under the
+local loss the old ones only shrink a little, by weight decay.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.linear import kaiming_rows, linear_logits
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule, constant
+from dafuse.methods.starts import start_rows
+
+
+@dataclass(kw_only=True, eq=False)
+class Finetune(Method):
+    """The whole network and a linear head that grows with the classes.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate of network and head, constant
+        first_weight_decay: of SGD in the first task
+        weight_decay: of SGD in every later task
+        local_ce: cross-entropy over the task's own classes, not over all seen ones
+    """
+
+    name = "finetune"
+    summary = "the whole network trained on each task in turn: the lower bound"
+    paper = "https://arxiv.org/abs/2601.21341"
+    keeps = "the network and a row for each class"
+
+    epochs: int = 20
+    batch_size: int = 128
+    lr: float = 1e-3
+    first_weight_decay: float = 5e-4
+    weight_decay: float = 2e-4
+    local_ce: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vit = self.trainer.vit
+        self.network = vit.trainable_copy()
+        self.rows_CE = torch.zeros(0, vit.width + 1, device=self.trainer.device)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
+        rows_CE = nn.Parameter(torch.cat([self.rows_CE, new_CE]))
+        first = task.first if self.local_ce else 0  # of the classes that compete in the loss
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, None, self.network)
+            return F.cross_entropy(linear_logits(feats_BD, rows_CE[first:]), labels_B - first)
+
+        weight_decay = self.first_weight_decay if task.number == 1 else self.weight_decay
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, weight_decay, decay=constant)
+        trained = Group([*self.network.parameters(), rows_CE])
+        self.trainer.fit(task, None, loss, [trained], schedule)
+        check_finite(rows_CE, f"the classifier's rows after task {task.number}")
+        self.rows_CE = rows_CE.detach()
+        return {}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        return linear_logits(self.trainer.encode(images_B3SS, None, self.network), self.rows_CE)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/network", self.network.state_dict()),
+            "classifier/rows": self.rows_CE,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state_dict(unpacked(state, "modules/network"))
+        self.rows_CE = state["classifier/rows"]

@@ -1,0 +1,199 @@
+"""FOSTER: a second network learns what the first one lacks, then both are compressed into one.
+
+Wang et al., "FOSTER: Feature Boosting and Compression for Class-Incremental Learning",
+arXiv 2204.04662. Boosting: the network so far is frozen, a new one, its copy, is trained beside it
+on new and kept images, with one head over both features. Compression: a student is distilled from
+the two, and is the network so far of the next task. Both stages weigh classes by their number of
+images, which public code miscounts. Public tables quote the teacher, both networks; the student is
+what the paper deploys; both are recorded.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.dataset import ImageSet
+from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
+from dafuse.data.stream import Task
+from dafuse.heads.distillation import balanced_weights, distill
+from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_rows
+
+
+@dataclass(kw_only=True, eq=False)
+class FOSTER(Method):
+    """Feature boosting and compression.
+
+    Args:
+        first_epochs: passes over the first task's images
+        epochs: passes of boosting over a later task's images and the kept ones
+        compress_epochs: passes of compression over the same images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each training; it falls to zero along a cosine
+        weight_decay: of SGD in the first task and in boosting; compression has none
+        boost_beta: how far boosting weighs rare classes more; 0 not at all
+        compress_beta: the same of compression
+        temperature: by which logits are divided in both distillations
+        exemplars_per_class: images kept of each class, or all where it has fewer
+        predict: with both networks (teacher), or with the student, and then only it is kept
+    """
+
+    name = "foster"
+    summary = "a new network boosts the old one each task, then both are distilled into one"
+    paper = "https://arxiv.org/abs/2204.04662"
+    keeps = "three networks (old, new, student), two rows for each class, some images of each class"
+    keeps_images = True
+    passes = "min(t, 2)"
+
+    first_epochs: int = 20
+    epochs: int = 20
+    compress_epochs: int = 20
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 5e-4
+    boost_beta: float = 0.96
+    compress_beta: float = 0.97
+    temperature: float = 2.0
+    exemplars_per_class: int = 20
+    predict: Literal["teacher", "student"] = "teacher"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        betas = dict.fromkeys(("boost_beta", "compress_beta"), (0, 0.9999))
+        check_ranges(self, compress_epochs=(1, float("inf")), temperature=(0.01, 100), **betas)
+        vit, device = self.trainer.vit, self.trainer.device
+        self.student = vit.trainable_copy()  # the one network of the first task, too
+        self.old = vit.trainable_copy().requires_grad_(False)
+        self.new = vit.trainable_copy()
+        self.rows_CE = torch.zeros(0, vit.width + 1, device=device)  # the student's head
+        self.teacher_CF = torch.zeros(0, 2 * vit.width + 1, device=device)  # over old and new
+        self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
+
+    @property
+    def passes_per_prediction(self) -> int:
+        return 2 if self.predict == "teacher" and len(self.teacher_CF) else 1
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        if task.number == 1:
+            self._train_first(task)
+            feats_ND, _ = self.trainer.features(task.train, None, self.student)
+        else:
+            images = self.memory.joined(task.train)
+            counts_C = torch.bincount(torch.from_numpy(images.labels), minlength=task.seen)
+            self._boost(task, images, counts_C)
+            self._compress(task, images, counts_C)
+            parts = [self.trainer.features(task.train, None, n)[0] for n in (self.old, self.new)]
+            feats_ND = torch.cat(parts, dim=1)
+        check_finite(feats_ND, f"the features after task {task.number}")
+        self.memory.add(herded(task.train, feats_ND, self.exemplars_per_class))
+        return {"exemplars": len(self.memory.images)}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        return (self._teacher if self.predict == "teacher" else self._student)(images_B3SS)
+
+    def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
+        student = {"student": self._student(images_B3SS)}
+        if self.predict == "student":
+            return student
+        return {"teacher": self._teacher(images_B3SS), **student}
+
+    def exemplars(self) -> ImageSet:
+        return self.memory.images
+
+    def _student(self, images_B3SS: Tensor) -> Tensor:
+        return linear_logits(self.trainer.encode(images_B3SS, None, self.student), self.rows_CE)
+
+    def _teacher(self, images_B3SS: Tensor) -> Tensor:
+        if not len(self.teacher_CF):
+            return self._student(images_B3SS)  # the first task has one network
+        feats = [self.trainer.encode(images_B3SS, None, n) for n in (self.old, self.new)]
+        return linear_logits(torch.cat(feats, dim=1), self.teacher_CF)
+
+    def _train_first(self, task: Task) -> None:
+        rows_CE = nn.Parameter(self._start(task, "first", task.size))
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, None, self.student)
+            return F.cross_entropy(linear_logits(feats_BD, rows_CE), labels_B)
+
+        schedule = Schedule(self.first_epochs, self.batch_size, self.lr, self.weight_decay)
+        trained = Group([*self.student.parameters(), rows_CE])
+        self.trainer.fit(task, None, loss, [trained], schedule)
+        self.rows_CE = rows_CE.detach()
+
+    def _boost(self, task: Task, images: ImageSet, counts_C: Tensor) -> None:
+        """Train the new network, beside the frozen one, and the head over both."""
+        for network in (self.old, self.new):
+            network.load_state_dict(self.student.state_dict())
+        start_CF = self._start(task, "boost", task.seen, width=2 * self.trainer.vit.width)
+        teacher_CF = nn.Parameter(grown_rows(start_CF, self.rows_CE))
+        auxiliary_CE = nn.Parameter(self._start(task, "auxiliary", task.seen))
+        weights_C = balanced_weights(counts_C, self.boost_beta).to(self.trainer.device)
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            with torch.no_grad():
+                old_BD = self.trainer.encode(images_B3SS, None, self.old)
+            before_BC = linear_logits(old_BD, self.rows_CE)
+            new_BD = self.trainer.encode(images_B3SS, None, self.new)
+            logits_BC = linear_logits(torch.cat([old_BD, new_BD], dim=1), teacher_CF)
+            auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_CE), labels_B)
+            kept = distill(logits_BC[:, : task.first], before_BC, self.temperature)
+            return F.cross_entropy(logits_BC / weights_C, labels_B) + auxiliary + kept
+
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        trained = Group([*self.new.parameters(), teacher_CF, auxiliary_CE])
+        self.trainer.fit(task, None, loss, [trained], schedule, images=images)
+        self.teacher_CF = teacher_CF.detach()
+
+    def _compress(self, task: Task, images: ImageSet, counts_C: Tensor) -> None:
+        """Distil both networks into the student, which starts as the old one with its head."""
+        rows_CE = nn.Parameter(torch.cat([self.rows_CE, self._start(task, "student", task.size)]))
+        weights_C = balanced_weights(counts_C, self.compress_beta).to(self.trainer.device)
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            with torch.no_grad():
+                teacher_BC = self._teacher(images_B3SS)
+            feats_BD = self.trainer.encode(images_B3SS, None, self.student)
+            student_BC = linear_logits(feats_BD, rows_CE)
+            return distill(student_BC, teacher_BC, self.temperature, weights_C)
+
+        schedule = Schedule(self.compress_epochs, self.batch_size, self.lr)
+        trained = Group([*self.student.parameters(), rows_CE])
+        self.trainer.fit(
+            task, None, loss, [trained], schedule, images=images, epochs_before=self.epochs
+        )
+        self.rows_CE = rows_CE.detach()
+
+    def _start(self, task: Task, purpose: str, classes: int, width: int | None = None) -> Tensor:
+        return start_rows(self.trainer, f"{task.index}/{purpose}", classes, width, kaiming_rows)
+
+    def state(self) -> dict[str, Tensor]:
+        student = {
+            **packed("modules/student", self.student.state_dict()),
+            "classifier/rows": self.rows_CE,
+            **packed("exemplars/kept", self.memory.tensors()),
+        }
+        if self.predict == "student" or not len(self.teacher_CF):
+            return student
+        return {
+            **student,
+            **packed("modules/old", self.old.state_dict()),
+            **packed("modules/new", self.new.state_dict()),
+            "classifier/teacher": self.teacher_CF,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.student.load_state_dict(unpacked(state, "modules/student"))
+        self.rows_CE = state["classifier/rows"]
+        self.memory.set(unpacked(state, "exemplars/kept"))
+        if "classifier/teacher" in state:
+            self.old.load_state_dict(unpacked(state, "modules/old"))
+            self.new.load_state_dict(unpacked(state, "modules/new"))
+            self.teacher_CF = state["classifier/teacher"]

@@ -1,0 +1,136 @@
+"""iCaRL: kept images, distillation from the network before the task, and the nearest class mean.
+
+Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", arXiv 1611.07725. The
+whole network learns the new images together with a few kept ones of every old class, chosen by
+herding, while its logits of the old classes are held near those it gave before. The paper predicts
+by the nearest mean of the kept images' features; public tables usually quote the linear head, so
+both are recorded. The paper's losses are binary, one for each class; the field's are softmax
+cross-entropies, and those, which every comparison uses, are ours.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.dataset import ImageSet
+from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
+from dafuse.data.stream import Task
+from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.heads.distillation import distill
+from dafuse.heads.linear import kaiming_rows, linear_logits
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule, constant
+from dafuse.methods.starts import start_rows
+
+
+@dataclass(kw_only=True, eq=False)
+class ICaRL(Method):
+    """Incremental Classifier and Representation Learning.
+
+    Args:
+        epochs: passes over the task's images and the kept ones
+        batch_size: images in an optimiser step
+        lr: learning rate of network and head, constant
+        first_weight_decay: of SGD in the first task
+        weight_decay: of SGD in every later task
+        temperature: by which logits are divided in the distillation
+        exemplars_per_class: images kept of each class, or all where it has fewer
+        predict: by the nearest mean of exemplars (nme) or by the linear head (cnn)
+    """
+
+    name = "icarl"
+    summary = "the whole network with kept images and distillation; nearest mean of exemplars"
+    paper = "https://arxiv.org/abs/1611.07725"
+    keeps = "the network, a row and a mean for each class, some images of each class"
+    keeps_images = True
+
+    epochs: int = 20
+    batch_size: int = 128
+    lr: float = 1e-3
+    first_weight_decay: float = 5e-4
+    weight_decay: float = 2e-4
+    temperature: float = 2.0
+    exemplars_per_class: int = 20
+    predict: Literal["nme", "cnn"] = "nme"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, temperature=(0.01, 100))
+        vit, device = self.trainer.vit, self.trainer.device
+        self.network = vit.trainable_copy()
+        self.previous = vit.trainable_copy().requires_grad_(False)  # the network before the task
+        self.rows_CE = torch.zeros(0, vit.width + 1, device=device)
+        self.means_CD = torch.zeros(0, vit.width, device=device)
+        self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self.previous.load_state_dict(self.network.state_dict())
+        self.rows_CE = self._train(task, old_CE=self.rows_CE)
+        feats_ND, _ = self.trainer.features(task.train, None, self.network)
+        check_finite(feats_ND, f"the features after task {task.number}")
+        self.memory.add(herded(task.train, feats_ND, self.exemplars_per_class))
+        self.means_CD = self._means(task)
+        return {"exemplars": len(self.memory.images)}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        return self.predictions(images_B3SS)[self.predict]
+
+    def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
+        feats_BD = self.trainer.encode(images_B3SS, None, self.network)
+        scores = {
+            "nme": cosine_logits(feats_BD, self.means_CD, scale=1.0),  # of unit vectors: nearest
+            "cnn": linear_logits(feats_BD, self.rows_CE),
+        }
+        return {self.predict: scores[self.predict], **scores}
+
+    def exemplars(self) -> ImageSet:
+        return self.memory.images
+
+    def _train(self, task: Task, old_CE: Tensor) -> Tensor:
+        """Network and all rows on the new images and the kept ones; the rows."""
+        new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
+        rows_CE = nn.Parameter(torch.cat([old_CE, new_CE]))
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            if task.number == 1:
+                feats_BD = self.trainer.encode(images_B3SS, None, self.network)
+                return F.cross_entropy(linear_logits(feats_BD, rows_CE), labels_B)
+            with torch.no_grad():
+                before_BD = self.trainer.encode(images_B3SS, None, self.previous)
+                before_BC = linear_logits(before_BD, old_CE)
+            feats_BD = self.trainer.encode(images_B3SS, None, self.network)
+            logits_BC = linear_logits(feats_BD, rows_CE)
+            kept = distill(logits_BC[:, : task.first], before_BC, self.temperature)
+            return F.cross_entropy(logits_BC, labels_B) + kept
+
+        weight_decay = self.first_weight_decay if task.number == 1 else self.weight_decay
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, weight_decay, decay=constant)
+        trained = Group([*self.network.parameters(), rows_CE])
+        images = self.memory.joined(task.train)
+        self.trainer.fit(task, None, loss, [trained], schedule, images=images)
+        return rows_CE.detach()
+
+    def _means(self, task: Task) -> Tensor:
+        """Of every class the mean of its exemplars' directions, under the network as it is now."""
+        feats_ND, labels_N = self.trainer.features(self.memory.images, None, self.network)
+        means_CD = prototypes(F.normalize(feats_ND, dim=1), labels_N, 0, task.seen)
+        return F.normalize(means_CD, dim=1)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/network", self.network.state_dict()),
+            "classifier/rows": self.rows_CE,
+            "classifier/means": self.means_CD,
+            **packed("exemplars/kept", self.memory.tensors()),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state_dict(unpacked(state, "modules/network"))
+        self.rows_CE = state["classifier/rows"]
+        self.means_CD = state["classifier/means"]
+        self.memory.set(unpacked(state, "exemplars/kept"))

@@ -1,0 +1,104 @@
+"""Joint training: with every task, all images seen so far are learned together from the start.
+
+The upper bound of a comparison, as nothing can be forgotten; it has no paper of its own, and
+`paper` names the comparison (Liu et al., arXiv 2601.21341). It keeps every image and trains anew
+with each task, at a cost that grows with the square of the tasks: where only the last accuracy is
+wanted, give it all classes as one task.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.dataset import ImageSet
+from dafuse.data.exemplars import NOTHING, ExemplarMemory
+from dafuse.data.stream import Task
+from dafuse.heads.linear import kaiming_rows, linear_logits
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.vit.adapter import Adapter
+
+
+@dataclass(kw_only=True, eq=False)
+class Joint(Method):
+    """All classes at once: one adapter, or the whole network, and one linear head.
+
+    Args:
+        tune: what is trained: an adapter on the frozen network, or the whole network
+        epochs: passes over all images seen so far, with each task
+        batch_size: images in an optimiser step
+        lr: learning rate at the start; it falls along a cosine. The whole network wants about 1e-3
+        weight_decay: of SGD, on the adapter or network and the head
+        adapter_rank: width of the adapter's bottleneck
+    """
+
+    name = "joint"
+    summary = "all images seen so far, learned together from the start: the upper bound"
+    paper = "https://arxiv.org/abs/2601.21341"
+    keeps = "every image, the adapter or the network, and a row for each class"
+    keeps_images = True
+
+    tune: Literal["adapter", "full"] = "adapter"
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    adapter_rank: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vit, whole = self.trainer.vit, self.tune == "full"
+        self.adapter: Adapter | None = None if whole else self._new_adapter().eval()
+        self.network = vit.trainable_copy() if whole else vit
+        self.tuned: nn.Module = self.adapter or self.network
+        self.rows_CE = torch.zeros(0, vit.width + 1, device=self.trainer.device)
+        self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self.memory.add(task.train)
+        self._start_again()
+        rows_CE = nn.Parameter(start_rows(self.trainer, task.index, task.seen, maker=kaiming_rows))
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            return F.cross_entropy(linear_logits(self._features(images_B3SS), rows_CE), labels_B)
+
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        trained = Group([*self.tuned.parameters(), rows_CE])
+        self.trainer.fit(task, self.adapter, loss, [trained], schedule, images=self.memory.images)
+        check_finite(rows_CE, f"the classifier's rows after task {task.number}")
+        self.rows_CE = rows_CE.detach()
+        return {"images": len(self.memory.images)}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        return linear_logits(self._features(images_B3SS), self.rows_CE)
+
+    def exemplars(self) -> ImageSet:
+        return self.memory.images
+
+    def _features(self, images_B3SS: Tensor) -> Tensor:
+        return self.trainer.encode(images_B3SS, self.adapter, self.network)
+
+    def _start_again(self) -> None:
+        start = self._new_adapter() if self.tune == "adapter" else self.trainer.vit
+        self.tuned.load_state_dict(start.state_dict())
+
+    def _new_adapter(self) -> Adapter:
+        return start_adapter(self.trainer, "joint", self.adapter_rank)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/tuned", self.tuned.state_dict()),
+            "classifier/rows": self.rows_CE,
+            **packed("exemplars/images", self.memory.tensors()),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.tuned.load_state_dict(unpacked(state, "modules/tuned"))
+        self.rows_CE = state["classifier/rows"]
+        self.memory.set(unpacked(state, "exemplars/images"))

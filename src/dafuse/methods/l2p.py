@@ -1,0 +1,119 @@
+"""L2P: a pool of prompts beside a frozen network; each image chooses its own by their keys.
+
+Wang et al., "Learning to Prompt for Continual Learning", arXiv 2112.08654. The image's feature
+under the bare network is the query. The prompts whose keys are nearest to it become extra tokens,
+and the keys move towards the queries that chose them. All tasks share the pool.
+
+Public code lets a batch vote for the prompts that all its images then use, also when it predicts.
+With test images sorted by class this tells the network about its neighbours, so it is not offered:
+here every image chooses for itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.cosine import cosine_logits
+from dafuse.heads.linear import linear_logits, normal_rows
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_ranges
+from dafuse.methods.schedule import Group, Schedule, constant
+from dafuse.methods.starts import start_rows
+from dafuse.seeds import torch_generator
+from dafuse.vit.prompts import PromptTokens, uniform_prompts
+
+
+@dataclass(kw_only=True, eq=False)
+class L2P(Method):
+    """A shared pool of prompts with keys, and a linear head over the prompts' outputs.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate of Adam, the same throughout
+        weight_decay: of Adam, on what it trains: prompts, keys and the new rows
+        pool_size: prompts in the pool
+        prompt_length: tokens of a prompt
+        prompts_per_image: prompts that an image chooses
+        key_weight: of the loss's second term, which pulls the chosen keys towards the query
+    """
+
+    name = "l2p"
+    summary = "frozen network, a shared pool of prompts, each image chooses its own by their keys"
+    paper = "https://arxiv.org/abs/2112.08654"
+    keeps = "the pool of prompts and keys, a row for each class"
+    passes = "2"
+
+    epochs: int = 5
+    batch_size: int = 16
+    lr: float = 0.001875
+    weight_decay: float = 0.0
+    pool_size: int = 10
+    prompt_length: int = 5
+    prompts_per_image: int = 5
+    key_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, prompts_per_image=(1, self.pool_size), key_weight=(0, float("inf")))
+        device, width = self.trainer.device, self.trainer.vit.width
+        generator = torch_generator(self.trainer.seed, "prompts")
+        prompts_MPD = uniform_prompts(generator, self.pool_size, self.prompt_length, width)
+        keys_MD = uniform_prompts(generator, self.pool_size, width)
+        self.prompts_MPD = nn.Parameter(prompts_MPD.to(device))
+        self.keys_MD = nn.Parameter(keys_MD.to(device))
+        self.attached = PromptTokens(self.trainer.vit).to(device).eval()
+        self.rows_CE = torch.zeros(0, width + 1, device=device)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        # alone: the loss is over the task's own classes, so the older rows would not move
+        new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
+        uses_M = torch.zeros(self.pool_size, device=self.trainer.device)
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            nearness_Bk, chosen_Bk = self._choose(images_B3SS)
+            uses_M.add_(F.one_hot(chosen_Bk, self.pool_size).sum((0, 1)))
+            logits = linear_logits(self._encode(images_B3SS, chosen_Bk), new_rows)
+            pull = self.key_weight * nearness_Bk.sum(1).mean()
+            return F.cross_entropy(logits, labels_B - task.first) - pull
+
+        trained = Group([self.prompts_MPD, self.keys_MD, new_rows])
+        settings = self.epochs, self.batch_size, self.lr, self.weight_decay
+        schedule = Schedule(*settings, optimiser="adam", decay=constant)
+        self.trainer.fit(task, self.attached, loss, [trained], schedule)
+        self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
+        return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often few prompts do it all
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        _, chosen_Bk = self._choose(images_B3SS)
+        return linear_logits(self._encode(images_B3SS, chosen_Bk), self.rows_CE)
+
+    def _choose(self, images_B3SS: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and positions of the keys nearest to each image's query."""
+        with torch.no_grad():
+            query_BD = self.trainer.encode(images_B3SS, None)
+        nearness_BM = cosine_logits(query_BD, self.keys_MD, scale=1.0)
+        nearness_Bk, chosen_Bk = nearness_BM.topk(self.prompts_per_image, dim=1)
+        return nearness_Bk, chosen_Bk
+
+    def _encode(self, images_B3SS: Tensor, chosen_Bk: Tensor) -> Tensor:
+        """Features under the chosen prompts: the mean of the prompts' own outputs."""
+        prompts_BPD = self.prompts_MPD[chosen_Bk].flatten(1, 2)
+        return self.trainer.encode(images_B3SS, self.attached.give(prompts_BPD))
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            "modules/prompts": self.prompts_MPD.detach().clone(),
+            "modules/keys": self.keys_MD.detach().clone(),
+            "classifier/rows": self.rows_CE,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            self.prompts_MPD.copy_(state["modules/prompts"])
+            self.keys_MD.copy_(state["modules/keys"])
+        self.rows_CE = state["classifier/rows"]

@@ -1,0 +1,143 @@
+"""MEMO: one shared trunk, and a last block of its own for each task.
+
+Zhou et al., "A Model or 603 Exemplars: Towards Memory-Efficient Class-Incremental Learning",
+arXiv 2205.13218. Shallow blocks learn much the same in every task, so only the last block is
+added anew: the first task trains trunk and tail, later ones a new tail on the frozen trunk. The
+features of all tails, side by side, go to one linear head. Some images of each class are kept, by
+herding. The paper splits a ResNet; as in public code, the ViT is split before its last block.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.dataset import ImageSet
+from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
+from dafuse.data.stream import Task
+from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_rows
+from dafuse.vit.tails import AllTokens, TailBank, split
+
+
+@dataclass(kw_only=True, eq=False)
+class MEMO(Method):
+    """Memory-efficient Expandable Model.
+
+    Args:
+        first_epochs: passes over the first task's images, which train the trunk too
+        epochs: passes over a later task's images and the kept ones
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each task; it falls to zero along a cosine
+        weight_decay: of SGD, on what is trained
+        auxiliary_weight: of the loss by which a new tail tells the new classes from all old ones
+        exemplars_per_class: images kept of each class, or all where it has fewer
+    """
+
+    name = "memo"
+    summary = "a trunk trained once, then a new last block each task; one head over all of them"
+    paper = "https://arxiv.org/abs/2205.13218"
+    keeps = "the trunk, a last block for each task, a row for each class, some images of each class"
+    keeps_images = True
+    passes = "1"  # of the trunk, and of t last blocks, of which only the CLS token is computed
+
+    first_epochs: int = 10
+    epochs: int = 20
+    batch_size: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 5e-4
+    auxiliary_weight: float = 1.0
+    exemplars_per_class: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, auxiliary_weight=(0, float("inf")))
+        self.trunk, self.tail = split(self.trainer.vit)  # of the tails, the one that is trained
+        self.all_tokens = AllTokens()
+        self.tails = TailBank(self.tail)
+        self.rows_CE = torch.zeros(0, 1, device=self.trainer.device)  # a bias, no features yet
+        self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self.rows_CE = self._train_first(task) if task.number == 1 else self._train_tail(task)
+        self.tails.append(self.tail)  # from whose values the next task's tail starts
+        feats_NKD, _ = self.trainer.features(task.train, self.tails, self.trunk)
+        check_finite(feats_NKD, f"the features after task {task.number}")
+        self.memory.add(herded(task.train, feats_NKD.flatten(1), self.exemplars_per_class))
+        return {"exemplars": len(self.memory.images)}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        feats_BKD = self.trainer.encode(images_B3SS, self.tails, self.trunk)
+        return linear_logits(feats_BKD.flatten(1), self.rows_CE)
+
+    def exemplars(self) -> ImageSet:
+        return self.memory.images
+
+    def _train_first(self, task: Task) -> Tensor:
+        """Trunk, tail and head together; the head's rows."""
+        rows_CE = self._grown_head(task)
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            tokens_BND = self.trainer.encode(images_B3SS, self.all_tokens, self.trunk)
+            return F.cross_entropy(linear_logits(self._newest(tokens_BND), rows_CE), labels_B)
+
+        trained = [*self.trunk.parameters(), *self.tail.parameters(), rows_CE]
+        schedule = Schedule(self.first_epochs, self.batch_size, self.lr, self.weight_decay)
+        self.trainer.fit(task, None, loss, [Group(trained)], schedule)
+        return rows_CE.detach()
+
+    def _train_tail(self, task: Task) -> Tensor:
+        """A new tail and the head, on the frozen trunk beside the frozen tails; the head's rows."""
+        rows_CE = self._grown_head(task)
+        start_AE = start_rows(
+            self.trainer, f"{task.index}/auxiliary", task.size + 1, maker=kaiming_rows
+        )
+        auxiliary_AE = nn.Parameter(start_AE)  # row 0 is for all old classes
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            with torch.no_grad():
+                tokens_BND = self.trainer.encode(images_B3SS, self.all_tokens, self.trunk)
+                with self.trainer.autocast():
+                    old_BKD = self.tails.readout(tokens_BND).float()
+            new_BD = self._newest(tokens_BND)
+            logits_BC = linear_logits(torch.cat([old_BKD.flatten(1), new_BD], dim=1), rows_CE)
+            is_new_B = (labels_B - task.first + 1).clamp(min=0)
+            auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_AE), is_new_B)
+            return F.cross_entropy(logits_BC, labels_B) + self.auxiliary_weight * auxiliary
+
+        trained = [*self.tail.parameters(), rows_CE, auxiliary_AE]
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        images = self.memory.joined(task.train)
+        self.trainer.fit(task, None, loss, [Group(trained)], schedule, images=images)
+        return rows_CE.detach()
+
+    def _newest(self, tokens_BND: Tensor) -> Tensor:
+        with self.trainer.autocast():
+            return self.tail(tokens_BND).float()
+
+    def _grown_head(self, task: Task) -> nn.Parameter:
+        """Rows over the features of all tails and the new one, the old ones as they were."""
+        width = task.number * self.trainer.vit.width
+        start_CE = start_rows(self.trainer, task.index, task.seen, width, kaiming_rows)
+        return nn.Parameter(grown_rows(start_CE, self.rows_CE))
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/trunk", self.trunk.state_dict()),
+            **packed("modules/tails", self.tails.stacked),
+            "classifier/rows": self.rows_CE,
+            **packed("exemplars/kept", self.memory.tensors()),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.trunk.load_state_dict(unpacked(state, "modules/trunk"))
+        self.tails.stacked = unpacked(state, "modules/tails")
+        self.tail.load_state_dict(self.tails[-1])
+        self.rows_CE = state["classifier/rows"]
+        self.memory.set(unpacked(state, "exemplars/kept"))

@@ -1,0 +1,193 @@
+"""MOS: task adapters that are kept near each other, and a prediction that looks for the right one.
+
+Sun et al., "MOS: Model Surgery for Pre-Trained Model-Based Class-Incremental Learning",
+arXiv 2412.09441. One adapter learns on from task to task; after every optimiser step it is pulled
+towards the mean of the stored ones. A prediction starts with the task that prototypes suggest and
+corrects itself: classify, go to the adapter of the predicted class, classify again.
+
+The released code merges once for each layer of each forward pass, thirteen times a step, and also
+at test time, where every batch moves the stored adapters. Here, as the paper says, it happens once
+a step, and predicting changes nothing. The prototypes are measured without dropout. The head's rows
+grow with the tasks; those of old classes are left alone, by weight decay as well.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows
+from dafuse.heads.gaussians import ClassMemory
+from dafuse.heads.linear import linear_gradient, linear_logits, with_bias
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.methods.training import aligned
+from dafuse.vit.adapter_bank import AdapterBank
+
+ORTH_TEMPERATURE = 0.8  # of the similarities in `apart`
+HEAD_RATE = 0.1  # the head learns at this part of the adapter's rate
+
+
+@dataclass(kw_only=True, eq=False)
+class MOS(Method):
+    """Model Surgery: adapter merging, and self-refined retrieval of adapters.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate of the adapter at the start of each task; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the head, also in the alignment
+        adapter_rank: width of each adapter's bottleneck
+        merge: how far each step pulls the adapter towards the mean of the stored ones
+        orth: weight of the loss that keeps features and class means apart
+        rounds: at most so many times a prediction changes to another task's adapter
+        memory: what is kept of a class's covariance
+        align_epochs: passes of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each pass
+        align_lr: learning rate of the alignment
+    """
+
+    name = "mos"
+    summary = "merged task adapters; predictions refine their choice of adapter"
+    paper = "https://arxiv.org/abs/2412.09441"
+    keeps = "the adapter of each task, a Gaussian, a row and a prototype for each class"
+    passes = "t"
+
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.03
+    weight_decay: float = 5e-4
+    adapter_rank: int = 16
+    merge: float = 0.1
+    orth: float = 0.1
+    rounds: int = 4
+    memory: Literal["full", "diagonal"] = "full"
+    align_epochs: int = 30
+    align_samples: int = 240
+    align_lr: float = 0.005
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unbounded = 0, float("inf")
+        check_ranges(self, merge=(0, 1), orth=unbounded, rounds=unbounded)
+        device, width = self.trainer.device, self.trainer.vit.width
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.bank = AdapterBank(self.adapter.scale)
+        self.classes = ClassMemory(width, self.memory)
+        self.rows_CE = torch.zeros(0, width + 1, device=device)
+        self.prototypes_CD = torch.zeros(0, width, device=device)  # under the first adapter
+        self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self._train(task)
+        self.bank.append(self.adapter.tensors())
+        feats_N2D, labels_N = self.trainer.features(task.train, self.bank.take([0, -1]))
+        check_finite(feats_N2D, f"the features after task {task.number}")
+        first_ND, last_ND = feats_N2D.unbind(1)
+        self.classes.add(last_ND, labels_N, task.first, task.size)
+        if task.number > 1 and self.align_epochs:
+            self._align(task)
+        new_CD = prototypes(first_ND, labels_N, task.first, task.size)
+        self.prototypes_CD = torch.cat([self.prototypes_CD, new_CD])
+        return {}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        """Two probabilities of each class, added up."""
+        feats_BKD = self.trainer.encode(images_B3SS, self.bank)
+        nearest_BC = cosine_logits(feats_BKD[:, 0], self.prototypes_CD, scale=len(self.bank))
+        task_B = self.task_of_C[nearest_BC.argmax(1)]
+        task_B = refine(task_B, feats_BKD, self.rows_CE, self.task_of_C, self.rounds)
+        every_B = torch.arange(len(task_B), device=task_B.device)
+        refined_BC = linear_logits(feats_BKD[every_B, task_B], self.rows_CE)
+        return refined_BC.softmax(1) + nearest_BC.softmax(1)
+
+    @property
+    def passes_per_prediction(self) -> int:
+        return len(self.bank)
+
+    def _train(self, task: Task) -> None:
+        """Train the adapter from where the last task left it, with rows for the new classes."""
+        if len(self.bank):
+            self.adapter.set(self.bank[-1])
+        weights_CD = start_rows(self.trainer, task.index, task.size, maker=uniform_rows)
+        rows = nn.Parameter(with_bias(weights_CD))
+        means_CD = self.classes.tensors["mean"].to(self.trainer.device)
+        middle = self.bank.mean()
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, self.adapter)
+            own = F.cross_entropy(linear_logits(feats_BD, rows), labels_B - task.first)
+            if not self.orth:
+                return own
+            return own + self.orth * apart(torch.cat([means_CD, feats_BD]))
+
+        @torch.no_grad()
+        def merge() -> None:
+            for name, parameter in self.adapter.named_parameters():
+                parameter.lerp_(middle[name], self.merge)
+
+        groups = [Group(self.adapter.parameters()), Group([rows], HEAD_RATE)]
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        after_step = merge if len(self.bank) else None
+        self.trainer.fit(task, self.adapter, loss, groups, schedule, after_step=after_step)
+        self.rows_CE = torch.cat([self.rows_CE, rows.detach()])
+        new_tasks = self.task_of_C.new_full((task.size,), task.index)
+        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+
+    def _align(self, task: Task) -> None:
+        self.rows_CE = aligned(
+            self.trainer,
+            task,
+            self.rows_CE,
+            self.classes.sampler(self.trainer.device),
+            self.align_epochs,
+            self.align_samples,
+            self.align_lr,
+            self.weight_decay,
+            gradient=linear_gradient,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/bank", self.bank.stacked),
+            **packed("statistics/class", self.classes.tensors),
+            "classifier/rows": self.rows_CE,
+            "classifier/prototypes": self.prototypes_CD,
+            "classifier/task_of": self.task_of_C,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.bank.stacked = unpacked(state, "modules/bank")
+        self.classes.tensors = unpacked(state, "statistics/class")
+        self.rows_CE = state["classifier/rows"]
+        self.prototypes_CD = state["classifier/prototypes"]
+        self.task_of_C = state["classifier/task_of"]
+
+
+def apart(vectors_MD: Tensor) -> Tensor:
+    """Cross-entropy of each vector being most similar to itself, among all of them.
+
+    Not in the paper but in its code. The vectors are as long as features are, so that it is nearly
+    zero with the networks of the field.
+    """
+    similar_MM = vectors_MD @ vectors_MD.T / ORTH_TEMPERATURE
+    return F.cross_entropy(similar_MM, torch.arange(len(vectors_MD), device=vectors_MD.device))
+
+
+def refine(
+    task_B: Tensor, feats_BKD: Tensor, rows_CE: Tensor, task_of_C: Tensor, rounds: int
+) -> Tensor:
+    """The task each image ends at: that of the class predicted under its adapter, and again.
+
+    An image whose task no longer changes stays there by itself.
+    """
+    next_BK = task_of_C[linear_logits(feats_BKD, rows_CE).argmax(2)]
+    for _ in range(rounds):
+        task_B = next_BK.gather(1, task_B[:, None])[:, 0]
+    return task_B

@@ -1,0 +1,149 @@
+"""SSIAT: one adapter trained on through all tasks, and old class means that move along with it.
+
+Tan et al., "Semantically-Shifted Incremental Adapter-Tuning is A Continual ViTransformer",
+arXiv 2403.19979. Nothing holds the adapter back, so old features drift. How the new
+task's images moved, weighted by their nearness to an old class mean, estimates how that mean
+moved; the classifier is then aligned with the Gaussians of all classes.
+
+The images before and after are paired here, under the test transform; the public code compares
+differently augmented images in different orders.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dafuse.data.stream import Task
+from dafuse.heads.alignment import shrink_with_age
+from dafuse.heads.cosine import cosface, cosine_logits
+from dafuse.heads.gaussians import ClassMemory
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.methods.training import aligned
+
+NEARNESS = 4.0  # deviation of the Gaussian that weighs images by their distance to a mean
+FLOOR = 1e-5  # least weight of an image before weights are made to sum to 1
+CHUNK = 128  # class means moved at a time
+JITTER = 1e-3  # added to every variance of a class
+
+
+def drifted(means_CD: Tensor, before_ND: Tensor, after_ND: Tensor) -> Tensor:
+    """Old class means, moved as the images near them moved: row i of both is the same image."""
+    moved_ND = after_ND - before_ND
+    moved_means = []
+    for means_cD in means_CD.split(CHUNK):
+        # the shortcut by inner products loses the digits that the exponential needs
+        far_cN = torch.cdist(means_cD, before_ND, compute_mode="donot_use_mm_for_euclid_dist")
+        weights_cN = torch.exp(-far_cN.square() / (2 * NEARNESS**2)) + FLOOR
+        weights_cN = weights_cN / weights_cN.sum(1, keepdim=True)
+        moved_means.append(means_cD + weights_cN @ moved_ND)
+    return torch.cat(moved_means)
+
+
+@dataclass(kw_only=True, eq=False)
+class SSIAT(Method):
+    """One shared adapter without constraint; drifting class means, aligned classifier.
+
+    Args:
+        first_epochs: passes over the first task's images
+        epochs: passes over each later task's images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each task; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the new rows
+        adapter_rank: width of the adapter's bottleneck
+        margin: by which the cosine of the true class must be the largest in training
+        memory: what is kept of a class's covariance
+        align_epochs: passes of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each pass
+        align_lr: learning rate of the alignment
+    """
+
+    name = "ssiat"
+    summary = "SSIAT: one adapter trained through all tasks, class means corrected for its drift"
+    paper = "https://arxiv.org/abs/2403.19979"
+    keeps = "the adapter, a Gaussian and a row for each class"
+
+    first_epochs: int = 20
+    epochs: int = 10
+    batch_size: int = 48
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    adapter_rank: int = 64
+    margin: float = 0.0
+    memory: Literal["full", "diagonal"] = "full"
+    align_epochs: int = 5
+    align_samples: int = 256
+    align_lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vit, device = self.trainer.vit, self.trainer.device
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.rows_CD = torch.zeros(0, vit.width, device=device)
+        self.classes = ClassMemory(vit.width, self.memory, jitter=JITTER)
+        self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)  # task of each class
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        old = task.number > 1
+        before_ND = self.trainer.features(task.train, self.adapter)[0] if old else None
+        trained_CD = self._train(task)
+        after_ND, labels_N = self.trainer.features(task.train, self.adapter)
+        check_finite(after_ND, f"the features after task {task.number}")
+
+        diagnosis = {} if before_ND is None else self._drift(before_ND, after_ND)
+        self.classes.add(after_ND, labels_N, task.first, task.size)
+        new_C = self.task_of_C.new_full((task.size,), task.index)
+        self.task_of_C = torch.cat([self.task_of_C, new_C])
+        self.rows_CD = torch.cat([self.rows_CD, trained_CD])
+        if old and self.align_epochs:
+            sampler = self.classes.sampler(self.trainer.device)
+            sampler = sampler.scaled(shrink_with_age(self.task_of_C))
+            settings = self.align_epochs, self.align_samples, self.align_lr
+            self.rows_CD = aligned(self.trainer, task, self.rows_CD, sampler, *settings)
+        return diagnosis
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        return cosine_logits(self.trainer.encode(images_B3SS, self.adapter), self.rows_CD)
+
+    def _train(self, task: Task) -> Tensor:
+        """Train the adapter further, with new rows and on the new classes alone; the rows."""
+        rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, self.adapter)
+            return cosface(feats_BD, rows, labels_B - task.first, self.margin)
+
+        epochs = self.first_epochs if task.number == 1 else self.epochs
+        schedule = Schedule(epochs, self.batch_size, self.lr, self.weight_decay)
+        trained = Group([*self.adapter.parameters(), rows])
+        self.trainer.fit(task, self.adapter, loss, [trained], schedule)
+        return rows.detach()
+
+    def _drift(self, before_ND: Tensor, after_ND: Tensor) -> dict[str, Any]:
+        """Move the old means; how far they and the images moved, on average."""
+        means_CD = self.classes.tensors["mean"].to(before_ND.device)
+        moved_CD = drifted(means_CD, before_ND, after_ND)
+        self.classes.tensors["mean"] = moved_CD
+        return {
+            "drift_of_means": float((moved_CD - means_CD).norm(dim=1).mean()),
+            "drift_of_images": float((after_ND - before_ND).norm(dim=1).mean()),
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/adapter", self.adapter.tensors()),
+            **packed("statistics/class", self.classes.tensors),
+            "statistics/task_of": self.task_of_C,
+            "classifier/rows": self.rows_CD,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.adapter.set(unpacked(state, "modules/adapter"))
+        self.classes.tensors = unpacked(state, "statistics/class")
+        self.task_of_C = state["statistics/task_of"]
+        self.rows_CD = state["classifier/rows"]

@@ -1,0 +1,34 @@
+"""Random starts: new adapters and classifier rows, each drawn by a generator of its own."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dafuse.heads.cosine import new_rows
+from dafuse.methods.contract import Trainer
+from dafuse.seeds import torch_generator
+from dafuse.vit.adapter import Adapter
+
+RowsMaker = Callable[[int, int, torch.Generator], Tensor]  # classes, width, generator
+
+
+def start_adapter(
+    trainer: Trainer, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
+) -> Adapter:
+    """A new adapter on the trainer's device; the same purpose gives the same one again."""
+    generator = torch_generator(trainer.seed, "adapter", purpose)
+    vit = trainer.vit
+    return Adapter(vit.depth, vit.width, rank, scale, dropout, generator).to(trainer.device)
+
+
+def start_rows(
+    trainer: Trainer,
+    purpose: str | int,
+    classes: int,
+    width: int | None = None,  # default: that of the network's features
+    maker: RowsMaker = new_rows,
+) -> Tensor:
+    """New rows of a classifier on the trainer's device."""
+    generator = torch_generator(trainer.seed, "head", purpose)
+    return maker(classes, width or trainer.vit.width, generator).to(trainer.device)

@@ -1,0 +1,63 @@
+"""Steps of learning that several methods share, each a call away from the paper's own words."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.alignment import Gradient, align, cosine_gradient
+from dafuse.heads.cosine import cosine_logits, uniform_rows
+from dafuse.heads.gaussians import Sampler
+from dafuse.methods.contract import Trainer
+from dafuse.methods.options import check_finite
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_rows
+from dafuse.seeds import derive
+from dafuse.vit.adapter import Adapter
+
+
+def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Schedule) -> None:
+    """Train an adapter under a cosine head that is thrown away: the task's classes, learned scale.
+
+    So the adapters of APER, RanPAC and EASE are trained.
+    """
+    rows = nn.Parameter(start_rows(trainer, task.index, task.size, maker=uniform_rows))
+    scale = nn.Parameter(torch.ones((), device=trainer.device))
+
+    def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+        logits = cosine_logits(trainer.encode(images_B3SS, adapter), rows, scale)
+        return F.cross_entropy(logits, labels_B - task.first)
+
+    trainer.fit(task, adapter, loss, [Group([*adapter.parameters(), rows, scale])], schedule)
+
+
+def aligned(
+    trainer: Trainer,
+    task: Task,
+    rows_CD: Tensor,
+    sampler: Sampler,
+    epochs: int,
+    samples: int,
+    lr: float,
+    weight_decay: float = 5e-4,
+    gradient: Gradient = cosine_gradient,
+    period: int | None = None,
+) -> Tensor:
+    """The classifier's rows after alignment with the Gaussians of all classes; timed and shown."""
+    seed = derive(trainer.seed, "alignment", task.index)
+    generator = torch.Generator(trainer.device).manual_seed(seed)
+    with trainer.phase("align", steps=epochs) as bar:
+        rows_CD = align(
+            rows_CD,
+            sampler,
+            generator,
+            epochs,
+            samples,
+            lr,
+            weight_decay=weight_decay,
+            gradient=gradient,
+            period=period,
+            bar=bar,
+        )
+    check_finite(rows_CD, f"the classifier's rows aligned in task {task.number}")
+    return rows_CD

@@ -1,0 +1,200 @@
+"""TUNA: an adapter for each task, chosen by its certainty, and a universal one made of all.
+
+Wang et al., "Integrating Task-Specific and Universal Adapters for Pre-Trained Model-based
+Class-Incremental Learning", arXiv 2508.08165. One adapter learns on from task to task and a copy is
+kept of each. The universal adapter takes, number by number, the sign that prevails in the copies
+and the largest magnitude of those that have it. A prediction adds the universal adapter's and that
+of the task adapter whose prediction has the least entropy.
+
+The released code differs: it puts the latest task's adapter where the universal one belongs
+(``predict=released``), trains the stored copies further, and shrinks the means of new classes
+instead of old ones (``decay``). The first is an option here, the others are as the paper means.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.alignment import shrink_with_age
+from dafuse.heads.cosine import cosface, cosine_logits
+from dafuse.heads.gaussians import ClassMemory
+from dafuse.heads.selection import most_certain
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.methods.training import aligned
+from dafuse.vit.adapter import Tensors
+from dafuse.vit.adapter_bank import AdapterBank
+
+ALIGN_PERIOD = 5  # epochs; the alignment's rate falls and rises again
+
+
+@dataclass(kw_only=True, eq=False)
+class TUNA(Method):
+    """Task-specific and universal adapters.
+
+    Args:
+        epochs: passes over a task's images
+        batch_size: images in an optimiser step
+        lr: learning rate at the start of each task; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the head
+        adapter_rank: width of each adapter's bottleneck
+        margin: by which the cosine of the true class must win in training
+        orth: keep the adapter's directions apart from those of the stored adapters
+        memory: what is kept of a class's covariance
+        align_epochs: passes of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each pass
+        align_lr: learning rate of the alignment
+        decay: shrink the means of old classes in the alignment, the more the older they are
+        predict: the universal and the most certain adapter (paper), the universal one alone, or
+            the latest and the most certain one (released)
+    """
+
+    name = "tuna"
+    summary = "task adapters chosen by entropy, beside a universal one made by max-fusion"
+    paper = "https://arxiv.org/abs/2508.08165"
+    keeps = "the adapter of each task, a Gaussian and a row for each class"
+    passes = "t + 1"
+
+    epochs: int = 15
+    batch_size: int = 16
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    adapter_rank: int = 16
+    margin: float = 0.0
+    orth: bool = True
+    memory: Literal["full", "diagonal"] = "full"
+    align_epochs: int = 30
+    align_samples: int = 80
+    align_lr: float = 0.005
+    decay: bool = False
+    predict: Literal["paper", "universal", "released"] = "paper"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        device, width = self.trainer.device, self.trainer.vit.width
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.universal = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.bank = AdapterBank(self.adapter.scale)
+        self.everyone = AdapterBank(self.adapter.scale)  # the bank, and the universal one
+        self.classes = ClassMemory(width, self.memory)
+        self.rows_CD = torch.zeros(0, width, device=device)
+        self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        self._train(task)
+        feats_ND, labels_N = self.trainer.features(task.train, self.adapter)
+        check_finite(feats_ND, f"the features after task {task.number}")
+        self.classes.add(feats_ND, labels_N, task.first, task.size)
+        if task.number > 1 and self.align_epochs:
+            self._align(task)
+        self.bank.append(self.adapter.tensors())
+        self._fuse()
+        return {}
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        """One or two probabilities of each class, added up."""
+        return next(iter(self.predictions(images_B3SS).values()))
+
+    def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
+        """All three, the chosen one first; the universal one alone needs only its own pass."""
+        if self.predict == "universal":
+            feats_BD = self.trainer.encode(images_B3SS, self.universal)
+            return {"universal": cosine_logits(feats_BD, self.rows_CD).softmax(1)}
+        feats_BKD = self.trainer.encode(images_B3SS, self.everyone)
+        logits_BKC = cosine_logits(feats_BKD, self.rows_CD)
+        latest, universal = logits_BKC[:, -2].softmax(1), logits_BKC[:, -1].softmax(1)
+        certain = most_certain(logits_BKC[:, :-1])
+        paper, released = universal + certain, latest + certain
+        ways = {"paper": paper, "universal": universal, "released": released}
+        return {self.predict: ways[self.predict], **ways}
+
+    @property
+    def passes_per_prediction(self) -> int:
+        return 1 if self.predict == "universal" else len(self.everyone)
+
+    def _train(self, task: Task) -> None:
+        """Train the adapter from where the last task left it, with rows for the new classes."""
+        if len(self.bank):
+            self.adapter.set(self.bank[-1])
+        rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        up_LDr = self.adapter.up.weight
+        orth_weight = 1e-3 * math.exp(-task.number)
+        stored_KLr = None
+        if self.orth and len(self.bank):
+            stored_KLr = mean_direction(self.bank.stacked["up.weight"])
+
+        def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            feats_BD = self.trainer.encode(images_B3SS, self.adapter)
+            own = cosface(feats_BD, rows, labels_B - task.first, self.margin)
+            if stored_KLr is None:
+                return own
+            return own + orth_weight * overlap(mean_direction(up_LDr), stored_KLr)
+
+        trained = Group([*self.adapter.parameters(), rows])
+        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+        self.trainer.fit(task, self.adapter, loss, [trained], schedule)
+        self.rows_CD = torch.cat([self.rows_CD, rows.detach()])
+        new_tasks = self.task_of_C.new_full((task.size,), task.index)
+        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+
+    def _align(self, task: Task) -> None:
+        sampler = self.classes.sampler(self.trainer.device)
+        if self.decay:
+            sampler = sampler.scaled(shrink_with_age(self.task_of_C))
+        settings = self.align_epochs, self.align_samples, self.align_lr
+        self.rows_CD = aligned(
+            self.trainer, task, self.rows_CD, sampler, *settings, period=ALIGN_PERIOD
+        )
+
+    def _fuse(self) -> None:
+        """The universal adapter of those stored; of the first task's alone, that one itself."""
+        self.universal.set(max_fusion(self.bank.stacked))
+        self.everyone = self.bank.with_one_more(self.universal.tensors())
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **packed("modules/bank", self.bank.stacked),
+            **packed("statistics/class", self.classes.tensors),
+            "classifier/rows": self.rows_CD,
+            "classifier/task_of": self.task_of_C,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.bank.stacked = unpacked(state, "modules/bank")
+        self.classes.tensors = unpacked(state, "statistics/class")
+        self.rows_CD = state["classifier/rows"]
+        self.task_of_C = state["classifier/task_of"]
+        self._fuse()
+
+
+def max_fusion(stacked: Tensors) -> Tensors:
+    """The prevailing sign of each number (of its mean; none counts as minus), and the largest
+    magnitude among the adapters that have this sign. ``stacked`` is as in an AdapterBank."""
+
+    def fused(tensor_K: Tensor) -> Tensor:
+        sign = torch.where(tensor_K.mean(0) > 0, 1.0, -1.0)
+        return sign * (sign * tensor_K).clamp(min=0).amax(0)
+
+    return {name: fused(tensor) for name, tensor in stacked.items()}
+
+
+def mean_direction(up_LDr: Tensor) -> Tensor:
+    """Mean over D of the up-projection's rows at length 1; for one adapter or a stack of them."""
+    # a layer that never learned is zero; the bound keeps its gradient of an ordinary size
+    return F.normalize(up_LDr, dim=-1, eps=1e-6).mean(-2)
+
+
+def overlap(own_Lr: Tensor, stored_KLr: Tensor) -> Tensor:
+    """Sum over stored adapters of the mean over layers of |mean cosine of all pairs of rows|.
+
+    The mean over pairs of the products is the product of the means.
+    """
+    return (own_Lr * stored_KLr.detach()).sum(-1).abs().mean(-1).sum()

@@ -1,0 +1,79 @@
+"""Several adapters on one network at once: every image goes through with each of them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.vit.adapter import Tensors
+from dafuse.vit.attach import Attachment
+
+
+class AdapterBank(Attachment):
+    """Stored adapters, stacked: `down.weight` is [K, L, r, D], and so on. None is trained.
+
+    The features read out are [B, K, D]: of each image, under each adapter. The batch is repeated
+    before the first block and goes through the network as one, so that K adapters cost K passes
+    of arithmetic but only one of launching.
+    """
+
+    compiles = False  # a new size with each adapter; its batches are large enough without
+
+    def __init__(self, scale: float = 0.1) -> None:
+        super().__init__()
+        self.scale = scale
+        self.stacked: Tensors = {}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.stacked.values()), ()))
+
+    @property
+    def copies(self) -> int:
+        return len(self)
+
+    def append(self, adapter: Tensors) -> None:
+        """Store one more adapter."""
+        for name, tensor in adapter.items():
+            new = tensor.detach()[None]
+            old = self.stacked.get(name, new[:0])
+            self.stacked[name] = torch.cat([old.to(new.device), new])
+
+    def __getitem__(self, position: int) -> Tensors:
+        """One of the stored adapters."""
+        return {name: tensor[position] for name, tensor in self.stacked.items()}
+
+    def take(self, positions: Sequence[int]) -> "AdapterBank":
+        """Another bank: the adapters at these positions."""
+        bank = AdapterBank(self.scale)
+        bank.stacked = {name: tensor[list(positions)] for name, tensor in self.stacked.items()}
+        return bank
+
+    def mean(self) -> Tensors:
+        """The adapter in the middle of those stored."""
+        return {name: tensor.mean(0) for name, tensor in self.stacked.items()}
+
+    def with_one_more(self, adapter: Tensors) -> "AdapterBank":
+        """Another bank: these adapters, and this one behind them."""
+        bank = AdapterBank(self.scale)
+        bank.stacked = dict(self.stacked)
+        bank.append(adapter)
+        return bank
+
+    def tokens(self, x_BND: Tensor) -> Tensor:
+        return x_BND.repeat(len(self), 1, 1)
+
+    def branch(self, layer: int, h_BND: Tensor) -> Tensor:
+        tokens_KMD = h_BND.unflatten(0, (len(self), -1)).flatten(1, 2)
+        hidden = F.relu(self._linear("down", layer, tokens_KMD))
+        return self.scale * self._linear("up", layer, hidden).reshape(h_BND.shape)
+
+    def readout(self, x_BND: Tensor) -> Tensor:
+        return x_BND[:, 0].unflatten(0, (len(self), -1)).transpose(0, 1)
+
+    def _linear(self, name: str, layer: int, x_KMI: Tensor) -> Tensor:
+        weight_KOI, bias_KO = (self.stacked[f"{name}.{kind}"][:, layer] for kind in _KINDS)
+        return torch.baddbmm(bias_KO[:, None], x_KMI, weight_KOI.transpose(1, 2))
+
+
+_KINDS = ("weight", "bias")

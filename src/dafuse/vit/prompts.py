@@ -1,0 +1,90 @@
+"""Prompts: what is learned to stand beside an image's own tokens, and chosen for each image.
+
+The choice is made outside the network. `give` the attachment what was chosen, then ask the network
+for features; gradients reach whatever the prompts were made of.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.vit.attach import Attachment
+from dafuse.vit.backbone import ViT
+
+
+def uniform_prompts(generator: torch.Generator, *shape: int) -> Tensor:
+    """Prompts or keys to train from: uniform between -1 and 1."""
+    return torch.rand(shape, generator=generator) * 2 - 1
+
+
+class Prompts(Attachment):
+    """Holds the prompts [B, ...] of one batch, a row for each image.
+
+    They lie at the same place in memory for every batch, because a recorded CUDA graph knows the
+    tensors of an attachment by their address and would be recorded again for each new one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: Tensor | None = None
+        self.held: Tensor | None = None  # those given, at their place
+        self._place = torch.zeros(0)  # as large as the largest batch so far
+
+    def give(self, prompts: Tensor) -> "Prompts":
+        """Take the prompts of the images that are encoded next; returns itself."""
+        self.given = prompts
+        return self
+
+    def begin(self, batch: int) -> None:
+        """Put the prompts in their place; where the batch was filled up, zeros fill them up too."""
+        if self.given is None:
+            raise RuntimeError("give the prompts of the images before encoding them")
+        given, self.given = self.given, None  # each batch its own: never those of the last one
+        filled = F.pad(given, (0, 0) * (given.dim() - 1) + (0, batch - len(given)))
+        place = self._place
+        if (
+            place.shape[1:] != filled.shape[1:]
+            or len(place) < batch
+            or place.device != given.device
+        ):
+            self._place = place = torch.zeros_like(filled)
+        self.held = place[:batch].detach().copy_(filled)  # differentiable with respect to `given`
+
+
+class PromptTokens(Prompts):
+    """Prompts [B, P, D] as extra tokens after the CLS token; the feature is their mean output.
+
+    They are where the CLS token is: they get its position embedding, if it has one.
+    """
+
+    position_11D: Tensor
+
+    def __init__(self, vit: ViT) -> None:
+        super().__init__()
+        embedding, without = vit.timm.pos_embed, vit.timm.no_embed_class
+        at_cls = torch.zeros(1, 1, vit.width) if embedding is None or without else embedding[:, :1]
+        self.register_buffer("position_11D", at_cls.detach().clone(), persistent=False)
+
+    def tokens(self, x_BND: Tensor) -> Tensor:
+        prompts_BPD = self._prompts() + self.position_11D
+        return torch.cat([x_BND[:, :1], prompts_BPD, x_BND[:, 1:]], dim=1)
+
+    def readout(self, x_BND: Tensor) -> Tensor:
+        return x_BND[:, 1 : 1 + self._prompts().shape[1]].mean(1)
+
+    def _prompts(self) -> Tensor:
+        assert self.held is not None
+        return self.held
+
+
+class PromptPrefixes(Prompts):
+    """Prompts [B, L, 2, P, D]: keys and values before those of attention in the first L layers.
+
+    Of the axis of two, the first are the keys and the second the values.
+    """
+
+    def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        assert self.held is not None
+        if layer >= self.held.shape[1]:
+            return None
+        return self.held[:, layer, 0], self.held[:, layer, 1]

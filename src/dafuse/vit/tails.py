@@ -1,0 +1,92 @@
+"""The last block of a ViT apart from the others: one trunk, and as many tails as one likes."""
+
+import torch
+from timm.layers.attention import Attention
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dafuse.vit.attach import Attachment
+from dafuse.vit.backbone import ViT
+
+AT_ONCE = 8  # tails that are evaluated as one batch: each needs the keys and values of all tokens
+
+
+class AllTokens(Attachment):
+    """Reads out every token: of a trunk, what a tail goes on from."""
+
+    def readout(self, x_BND: Tensor) -> Tensor:
+        return x_BND
+
+
+class Tail(nn.Module):
+    """The last block and the final norm."""
+
+    def __init__(self, block: Block, norm: nn.Module) -> None:
+        super().__init__()
+        self.block, self.norm = block, norm
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        """The feature [B, D]: the CLS token, the only one that is computed in a last block."""
+        block = self.block
+        h_B1D = x_BND[:, :1] + block.ls1(_attend_from_cls(block.attn, block.norm1(x_BND)))
+        return self.norm(h_B1D + block.ls2(block.mlp(block.norm2(h_B1D))))[:, 0]
+
+
+def split(vit: ViT) -> tuple[ViT, Tail]:
+    """A trunk and a tail of their own, both to be trained: one after the other, they are the ViT.
+
+    The trunk's tokens, read out by `AllTokens`, are those before the last block.
+    """
+    trunk = vit.trainable_copy()
+    *others, last = trunk.timm.blocks
+    tail = Tail(last, trunk.timm.norm)
+    trunk.timm.blocks, trunk.timm.norm = nn.Sequential(*others), nn.Identity()
+    trunk.depth -= 1
+    return trunk, tail
+
+
+class TailBank(Attachment):
+    """Stored tails of one trunk, every parameter stacked to [K, ...]. None is trained.
+
+    What is read out of the trunk's tokens is [B, K, D]: each tail's feature of each image.
+    """
+
+    compiles = False  # a new size with each tail; its batches are large enough without
+
+    def __init__(self, like: Tail) -> None:
+        super().__init__()
+        self.like = like  # says how a tail computes; its own values are not used
+        self.stacked: dict[str, Tensor] = {}
+
+    def __getitem__(self, position: int) -> dict[str, Tensor]:
+        """The parameters of one of the stored tails."""
+        return {name: tensor[position] for name, tensor in self.stacked.items()}
+
+    def append(self, tail: Tail) -> None:
+        """Store a copy of this one."""
+        for name, parameter in tail.named_parameters():
+            new = parameter.detach()[None]
+            self.stacked[name] = torch.cat([self.stacked.get(name, new[:0]), new])
+
+    def readout(self, x_BND: Tensor) -> Tensor:
+        def feature(parameters: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(self.like, parameters, (x_BND,))
+
+        return torch.vmap(feature, out_dims=1, chunk_size=AT_ONCE)(self.stacked)
+
+
+def _attend_from_cls(attn: Attention, x_BND: Tensor) -> Tensor:
+    """timm's attention where the CLS token alone asks: [B, 1, D]."""
+    weights = attn.qkv.weight.chunk(3)
+    biases = (None,) * 3 if attn.qkv.bias is None else attn.qkv.bias.chunk(3)
+
+    def heads(x_BND: Tensor, which: int) -> Tensor:
+        y_BND = F.linear(x_BND, weights[which], biases[which])
+        return y_BND.unflatten(2, (attn.num_heads, attn.head_dim)).transpose(1, 2)
+
+    q_BH1D = attn.q_norm(heads(x_BND[:, :1], 0))
+    k_BHND, v_BHND = attn.k_norm(heads(x_BND, 1)), heads(x_BND, 2)
+    share_BH1N = torch.softmax(attn.scale * q_BH1D @ k_BHND.transpose(2, 3), dim=3)
+    out = share_BH1N @ v_BHND  # written out: torch.vmap has no rule for the fused attention
+    return attn.proj(attn.norm(out.transpose(1, 2).flatten(2)))

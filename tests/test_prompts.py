@@ -1,0 +1,139 @@
+"""Prompts at their attach points: each image its own, with gradients, plain and compiled."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import small_dataset, small_stream, small_trainer, small_vit
+from dafuse.methods.contract import Method
+from dafuse.methods.dualprompt import DualPrompt
+from dafuse.methods.l2p import L2P
+from dafuse.vit.prompts import PromptPrefixes, Prompts, PromptTokens, uniform_prompts
+
+IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+LENGTHS = {"tokens": (4, 24), "prefixes": (2, 2, 4, 24)}
+
+
+def attachment(kind: str) -> Prompts:
+    return PromptTokens(small_vit()) if kind == "tokens" else PromptPrefixes()
+
+
+def some(*shape: int) -> Tensor:
+    return uniform_prompts(torch.Generator().manual_seed(2), *shape)
+
+
+def test_prompts_start_uniform_between_minus_one_and_one() -> None:
+    drawn = some(100, 100)
+    assert drawn.min() < -0.99
+    assert drawn.max() > 0.99
+    assert abs(drawn.mean()) < 0.02
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_each_image_has_its_own_prompt(kind: str) -> None:
+    vit, attached, prompts = small_vit(), attachment(kind), some(3, *LENGTHS[kind])
+    with torch.no_grad():
+        attached.give(prompts).begin(3)
+        together = vit(IMAGES, attached)
+        for b in range(3):
+            attached.give(prompts[b : b + 1]).begin(1)
+            torch.testing.assert_close(vit(IMAGES[b : b + 1], attached)[0], together[b])
+        attached.give(prompts.flip(0)).begin(3)
+        assert (vit(IMAGES, attached) - together).abs().amax(1)[[0, 2]].min() > 0.01
+
+
+def test_tokens_stand_at_the_position_of_cls_and_are_read_out() -> None:
+    vit = small_vit()
+    attached, prompts = PromptTokens(vit), some(3, 4, 24)
+    model = vit.timm
+    with torch.no_grad():
+        attached.give(prompts).begin(3)
+        x = model._pos_embed(model.patch_embed(IMAGES))
+        extra = prompts + model.pos_embed[:, :1]
+        x = model.norm(model.blocks(torch.cat([x[:, :1], extra, x[:, 1:]], dim=1)))
+        torch.testing.assert_close(vit(IMAGES, attached), x[:, 1:5].mean(1))
+
+
+def test_no_position_where_cls_has_none() -> None:
+    vit = small_vit()
+    vit.timm.no_embed_class = True
+    assert not PromptTokens(vit).position_11D.any()
+    assert PromptTokens(small_vit()).position_11D.any()
+
+
+def test_prefixes_are_keys_then_values_of_the_first_layers() -> None:
+    """Of each image and layer; an exchange of the axes would give some image another's."""
+    attached, prompts = PromptPrefixes(), some(3, 2, 2, 4, 24)
+    attached.give(prompts).begin(3)
+    for layer in range(2):
+        pair = attached.prefix(layer)
+        assert pair is not None
+        for b in range(3):
+            assert torch.equal(pair[0][b], prompts[b, layer, 0])
+            assert torch.equal(pair[1][b], prompts[b, layer, 1])
+    assert attached.prefix(2) is None
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
+    """Those of all numbers of the chosen rows, and of no other row; filled up or not."""
+    vit, attached = small_vit(), attachment(kind)
+    pool = some(5, *LENGTHS[kind]).requires_grad_()
+    grads = []
+    for batch in (3, 6):
+        pool.grad = None
+        attached.give(pool[[0, 3, 0]]).begin(batch)
+        images = torch.cat([IMAGES, torch.zeros(batch - 3, 3, 32, 32)])
+        vit(images, attached)[:3].pow(3).sum().backward()
+        assert pool.grad is not None
+        grads.append(pool.grad)
+    assert grads[0][[0, 3]].flatten(1).abs().amin() > 0
+    assert not grads[0][[1, 2, 4]].any()
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+
+
+def test_batches_lie_at_one_place_filled_up_with_zeros() -> None:
+    attached = PromptPrefixes()
+    addresses = set()
+    for count, batch in ((6, 6), (2, 6), (4, 4)):
+        attached.give(some(count, 2, 2, 4, 24)).begin(batch)
+        assert attached.held is not None
+        assert len(attached.held) == batch
+        assert attached.held[:count].any()
+        assert not attached.held[count:].any()
+        addresses.add(attached.held.data_ptr())
+    assert len(addresses) == 1
+
+
+def test_prompts_serve_one_batch() -> None:
+    attached = PromptPrefixes()
+    attached.give(some(3, 2, 2, 4, 24)).begin(3)
+    with pytest.raises(RuntimeError, match="give the prompts"):
+        attached.begin(3)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("c++") or shutil.which("g++")), reason="torch.compile needs a C++ compiler"
+)
+@pytest.mark.parametrize("method", [L2P, DualPrompt], ids=["tokens", "prefixes"])
+def test_compiled_and_plain_learn_the_same(method: Callable[..., Method]) -> None:
+    """Two tasks with batches that must be filled up, to the size for which all else is compiled."""
+    outcomes = []
+    for compiled in (False, True):
+        dataset = small_dataset([3, 4, 4, 3])
+        trainer = small_trainer(dataset, compiled=compiled)
+        learner = method(trainer=trainer, epochs=2, batch_size=trainer.inference_batch)
+        stream = small_stream(dataset, [2, 2])
+        for task in stream:
+            learner.learn(task)
+        with torch.no_grad():
+            ((images, _),) = trainer.test_batches(stream[1].test)
+            outcomes.append((learner.state(), trainer.epoch_losses, learner.logits(images[:3])))
+    (plain, losses, scores), (fast, same_losses, same_scores) = outcomes
+    assert same_losses == pytest.approx(losses, abs=1e-4)
+    for key, tensor in plain.items():
+        torch.testing.assert_close(fast[key], tensor, rtol=0, atol=1e-3)
+    torch.testing.assert_close(same_scores, scores, rtol=0, atol=1e-3)

@@ -1,0 +1,223 @@
+"""Runs read back from their folders, whole, cut short or damaged, and what they are called."""
+
+import numpy as np
+import pytest
+
+from conftest import small_dataset
+from dafuse.engine.config import RunConfig
+from dafuse.engine.run import run
+from dafuse.errors import DafuseError
+from dafuse.methods.registry import with_defaults
+from dafuse.report import tables
+from dafuse.report.groups import group_runs
+from dafuse.report.page import page
+from dafuse.report.runs import NoResultsYet, find_runs, load_run
+from run_folders import make_run, rewrite
+
+
+def test_finds_runs_at_any_depth_once_and_in_order(tmp_path):
+    make_run(tmp_path / "a" / "x" / "one")
+    make_run(tmp_path / "b", method="simplecil")
+    make_run(tmp_path / "b" / "inside", method="ignored, since runs hold no runs")
+    (tmp_path / "c").symlink_to(tmp_path)
+    runs = find_runs([tmp_path, tmp_path / "b"])
+    assert [run.method for run in runs] == ["daf", "simplecil"]
+
+
+def test_bad_paths_are_named(tmp_path):
+    with pytest.raises(DafuseError, match=r"gone is not a folder"):
+        find_runs([tmp_path / "gone"])
+    with pytest.raises(DafuseError, match=r"is not a run folder"):
+        find_runs([tmp_path])
+    with pytest.raises(DafuseError, match=r"is not a run folder"):
+        load_run(tmp_path)
+
+
+def test_runs_without_results(tmp_path):
+    make_run(tmp_path / "runs" / "good")
+    (make_run(tmp_path / "runs" / "new") / "results.json").unlink()
+    make_run(tmp_path / "runs" / "newer", done=0)
+    said = []
+    assert len(find_runs([tmp_path / "runs"], said.append)) == 1
+    assert len(said) == 2
+    assert all("no task is finished" in line for line in said)
+    with pytest.raises(NoResultsYet, match="no results yet"):
+        find_runs([tmp_path / "runs" / "new"])
+    (tmp_path / "runs" / "good" / "results.json").unlink()
+    with pytest.raises(NoResultsYet, match="nothing to report yet"):
+        find_runs([tmp_path / "runs"])
+
+
+@pytest.mark.parametrize("name", ["config.json", "provenance.json", "results.json"])
+def test_damaged_newer_and_foreign_files_are_named(tmp_path, name):
+    folder = make_run(tmp_path / "run")
+    rewrite(folder, name, lambda content: content.update(format=2))
+    with pytest.raises(DafuseError, match=rf"{name} has format 2.*upgrade"):
+        load_run(folder)
+    (folder / name).write_text('{"format": 1, "cut": [1, 2')
+    with pytest.raises(DafuseError, match=rf"{name} is not whole JSON"):
+        load_run(folder)
+    (folder / name).write_text("[]")
+    with pytest.raises(DafuseError, match=rf"{name} was not written by a dafuse run"):
+        load_run(folder)
+
+
+def test_results_that_do_not_hold_together_are_named(tmp_path):
+    folder = make_run(tmp_path / "run")
+    rewrite(folder, "results.json", lambda content: content["correct"][1].pop())
+    with pytest.raises(DafuseError, match=r"results\.json does not hold together"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda others: others["cnn"].pop(),
+        lambda others: others["cnn"][2].pop(),
+        lambda others: others.update(cnn=None),
+        lambda others: others.update(linear=[]),
+    ],
+)
+def test_other_predictions_that_do_not_hold_together_are_named(tmp_path, spoil):
+    folder = make_run(tmp_path / "run", others=["cnn"])
+    rewrite(folder, "results.json", lambda content: spoil(content["others"]))
+    with pytest.raises(DafuseError, match=r"results\.json does not hold together"):
+        load_run(folder)
+    rewrite(folder, "results.json", lambda content: content.update(others=["cnn"]))
+    with pytest.raises(DafuseError, match=r"results\.json does not hold together"):
+        load_run(folder)
+
+
+def test_partial_run_is_marked(tmp_path):
+    make_run(tmp_path / "run", tasks=20, done=3)
+    runs = find_runs([tmp_path])
+    assert runs[0].mark == "3 of 20 tasks"
+    assert runs[0].seen_classes == [5, 10, 15]
+    assert "daf, 3 of 20 tasks" in tables.markdown(tables.make_table(runs))
+    assert "3 of 20 tasks" in page(runs)
+
+
+# ---- names and groups
+
+
+def names(folder):
+    return [group.name for group in group_runs(find_runs([folder]))]
+
+
+def test_name_has_only_the_options_that_differ(tmp_path):
+    make_run(tmp_path / "1")
+    make_run(tmp_path / "2", options={"rule": "last"})
+    make_run(tmp_path / "3", method="simplecil")
+    assert names(tmp_path) == ["daf (rule=dynamic)", "daf (rule=last)", "simplecil"]
+
+
+def test_data_and_backbone_are_named_when_they_differ(tmp_path):
+    make_run(tmp_path / "1")
+    assert names(tmp_path) == ["daf"]
+    make_run(tmp_path / "2", data={"name": "imagenet-r"})
+    assert names(tmp_path) == ["daf (cifar100)", "daf (imagenet-r)"]
+    make_run(tmp_path / "3", backbone="vit_base", increment=10)
+    assert names(tmp_path)[2] == "daf (cifar100, vit_base, increment=10)"
+
+
+def test_seeds_group_unless_their_progress_differs(tmp_path):
+    for seed in (1993, 1994):
+        make_run(tmp_path / str(seed), seed=seed)
+    make_run(tmp_path / "late", seed=1995, done=2)
+    groups = group_runs(find_runs([tmp_path]))
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert [group.label for group in groups] == ["daf", "daf, 2 of 4 tasks"]
+    assert groups[0].title(groups[0].runs[1]) == "daf, seed 1994"
+
+
+DEFAULTS = {"defaults": {"alpha": 1.25, "rule": "dynamic"}}
+
+
+def test_what_is_at_its_default_goes_without_saying(tmp_path):
+    make_run(tmp_path / "1", declares=DEFAULTS)
+    make_run(tmp_path / "2", declares=DEFAULTS, options={"rule": "last"})
+    make_run(tmp_path / "3", declares=DEFAULTS, options={"rule": "last", "alpha": 2})
+    assert names(tmp_path) == ["daf", "daf (rule=last)", "daf (alpha=2, rule=last)"]
+
+
+def test_defaults_of_two_versions_are_told_apart(tmp_path):
+    make_run(tmp_path / "1", declares=DEFAULTS)
+    make_run(
+        tmp_path / "2",
+        declares={"defaults": {"alpha": 2, "rule": "dynamic"}},
+        options={"alpha": 2},
+    )
+    make_run(tmp_path / "3", declares=DEFAULTS, options={"rule": "last"})
+    assert names(tmp_path) == [
+        "daf (alpha=1.25, rule=dynamic)",
+        "daf (alpha=2, rule=dynamic)",
+        "daf (rule=last)",
+    ]
+
+
+def test_values_too_long_for_a_name_are_numbered(tmp_path):
+    for number, last in enumerate((98, 99)):
+        for seed in (1, 2):
+            make_run(tmp_path / f"{number}-{seed}", seed=seed, order=[*range(50), last])
+    groups = group_runs(find_runs([tmp_path]))
+    assert [len(group.runs) for group in groups] == [2, 2]
+    assert groups[0].name.endswith("…) #1")
+    assert groups[1].name == groups[0].name.replace("#1", "#2")
+
+
+def test_a_run_of_the_engine_tells_its_defaults(tmp_path):
+    dataset = small_dataset([3] * 4)
+    np.savez(
+        tmp_path / "data.npz",
+        train_images=dataset.train.items,
+        train_labels=dataset.train.labels,
+        test_images=dataset.test.items,
+        test_labels=dataset.test.labels,
+    )
+    quick = {"epochs": 1, "align_epochs": 1, "align_samples": 2}
+    folder = run(
+        RunConfig(
+            method={"name": "daf", "rule": "last", **quick},
+            data={"name": str(tmp_path / "data.npz")},
+            increment=4,
+            device="cpu",
+            out=str(tmp_path / "run"),
+        )
+    )
+    declared = load_run(folder).results["method"]
+    assert declared["defaults"] == with_defaults("daf", {})
+    assert declared["defaults"]["rule"] == "dynamic"
+
+
+# ---- several ways to predict
+
+
+def test_each_way_to_predict_is_a_group_below_the_first(tmp_path):
+    for seed in (1, 2):
+        make_run(
+            tmp_path / f"icarl{seed}",
+            method="icarl",
+            seed=seed,
+            declares={"prediction": "nme"},
+            others=["cnn", "linear"],
+        )
+    make_run(tmp_path / "late", method="icarl", done=2, declares={"prediction": "nme"})
+    make_run(tmp_path / "simplecil", method="simplecil", declares={"prediction": ""})
+    groups = group_runs(find_runs([tmp_path]))
+    assert [group.label for group in groups] == [
+        "icarl [nme]",
+        "icarl [cnn]",
+        "icarl [linear]",
+        "icarl [nme], 2 of 4 tasks",
+        "simplecil",
+    ]
+    assert [len(group.runs) for group in groups] == [2, 2, 2, 1, 1]
+    assert [group.runs[0].primary for group in groups] == [True, False, False, True, True]
+    first, second, third = (np.array(group.runs[1].curve) for group in groups[:3])
+    assert first - second == pytest.approx(1)  # one image of a hundred, in each task
+    assert first - third == pytest.approx(2)
+
+
+def test_other_predictions_without_the_first_one_s_name(tmp_path):
+    make_run(tmp_path / "run", method="icarl", others=["cnn"])
+    assert names(tmp_path) == ["icarl", "icarl [cnn]"]
