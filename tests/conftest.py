@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
+from dafuse.methods.contract import Method
 from dafuse.vit.backbone import ViT
 
 # weights and data that are not ours to ship, where somebody has put them beside the repository
@@ -76,6 +78,18 @@ def small_trainer(dataset: Dataset, seed: int = 7, compiled: bool = False) -> Tr
 
 def small_stream(dataset: Dataset, sizes: list[int]) -> Stream:
     return Stream(dataset, range(len(dataset.classes)), sizes)
+
+
+def small_learned(
+    method_class: type[Method], sizes: list[int], tasks: int | None = None, **options: Any
+) -> tuple[Any, Trainer, Stream]:
+    """A method that has learned a stream of tasks of these sizes, or the first few of them."""
+    dataset = small_dataset([5] * sum(sizes))
+    trainer, stream = small_trainer(dataset), small_stream(dataset, sizes)
+    method = method_class(trainer=trainer, **options)
+    for task in list(stream)[:tasks]:
+        method.learn(task)
+    return method, trainer, stream
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

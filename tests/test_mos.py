@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import small_learned
 from dafuse.heads.linear import linear_logits
 from dafuse.methods.mos import MOS, apart, refine
 
@@ -15,12 +15,7 @@ QUICK: dict[str, Any] = {
 
 
 def learned(sizes: list[int], tasks: int | None = None, **options: Any) -> tuple:
-    dataset = small_dataset([5] * sum(sizes))
-    trainer, stream = small_trainer(dataset), small_stream(dataset, sizes)
-    method = MOS(trainer=trainer, **(QUICK | options))
-    for task in list(stream)[:tasks]:
-        method.learn(task)
-    return method, trainer, stream
+    return small_learned(MOS, sizes, tasks, **(QUICK | options))
 
 
 def test_refining_jumps_to_the_predicted_task_until_stable() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import small_learned
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.tuna import TUNA, max_fusion, mean_direction, overlap
 from dafuse.vit.adapter import Adapter
@@ -17,12 +17,7 @@ QUICK: dict[str, Any] = {
 
 
 def learned(sizes: list[int], tasks: int | None = None, **options: Any) -> tuple:
-    dataset = small_dataset([5] * sum(sizes))
-    trainer, stream = small_trainer(dataset), small_stream(dataset, sizes)
-    method = TUNA(trainer=trainer, **(QUICK | options))
-    for task in list(stream)[:tasks]:
-        method.learn(task)
-    return method, trainer, stream
+    return small_learned(TUNA, sizes, tasks, **(QUICK | options))
 
 
 def test_max_fusion_by_hand() -> None:

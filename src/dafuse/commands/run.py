@@ -119,7 +119,9 @@ class _OneLineErrors(ArgumentParser):
 
 
 def _spell_out(argument: str) -> str:
-    """--method daf means --method.name daf."""
+    """--method daf means --method.name daf, and --record alone means --record=true."""
+    if argument == "--record":
+        return "--record=true"
     key, equals, value = argument.partition("=")
     return f"{key}.name{equals}{value}" if key in [f"--{n}" for n in NAMED] else argument
 

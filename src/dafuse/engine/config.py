@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dafuse.vit.weights import COMPACT
 
 # what does not change a result, so that a run may go on with another value
-NOT_IN_HASH = ("out", "workers", "memory_gb")
+NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
 
 
 @dataclass(kw_only=True)
@@ -32,6 +32,9 @@ class RunConfig:
         deterministic: bit-identical repeats on a GPU too, slower (on a CPU they always are)
         workers: threads that decode, processes that stream
         memory_gb: for decoded images; more than that streams; null means half of what is free
+        record: keep what each task's training gave, for runs with replay
+        replay: folder of a run with record that trained the same way: what it kept is not trained
+            again; only what comes after training may differ
         out: the run's folder; null means one named after the configuration, under runs/
     """
 
@@ -50,6 +53,8 @@ class RunConfig:
     deterministic: bool = False
     workers: int | None = None
     memory_gb: float | None = None
+    record: bool = False
+    replay: str | None = None
     out: str | None = None
 
     def hash(self) -> str:

@@ -18,6 +18,7 @@ from dafuse.engine.evaluate import Evaluation, evaluate
 from dafuse.engine.folder import FORMAT, RunFolder
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
+from dafuse.engine.tape import open_tape, require_same_inputs
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods import registry as methods
@@ -81,6 +82,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer = Trainer(
                 bench.vit, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
+            trainer.tape = open_tape(config, folder.path, trainer.device)
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
         except DafuseError:
@@ -90,9 +92,9 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
         stream = make_stream(config, bench.loader.dataset)
         results = _new_results(stream, bench.loader.skipped) if done is None else done.results
         matrix = AccuracyMatrix(results["correct"], results["total"])
-        folder.certify(
-            provenance(bench.vit, bench.loader, trainer.device), resumed=done is not None
-        )
+        sources = provenance(bench.vit, bench.loader, trainer.device)
+        require_same_inputs(config, sources)
+        folder.certify(sources, resumed=done is not None)
         if done is not None:
             method.load_state({k: t.to(trainer.device) for k, t in done.state.items()})
             progress.say(f"going on with task {done.task + 2} of {len(stream)} in {folder.path}")

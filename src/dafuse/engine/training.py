@@ -15,6 +15,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
 from dafuse.methods.schedule import Group, Schedule
@@ -44,6 +45,7 @@ class Trainer:
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
         self.inference_batch = 256 if self.device.type == "cuda" else 64
+        self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # that went through in it
         self.epoch_losses: list[float] = []
@@ -119,6 +121,11 @@ class Trainer:
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         return self.loader.test_batches(images, batch_size or self.inference_batch)
+
+    def recorded(
+        self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        return compute() if self.tape is None else self.tape(name, task.index, compute)
 
     def autocast(self) -> AbstractContextManager[None]:
         return self.fabric.autocast()

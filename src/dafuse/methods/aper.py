@@ -48,7 +48,7 @@ class APER(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.rows_CE = torch.zeros(0, 2 * self.trainer.vit.width, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:

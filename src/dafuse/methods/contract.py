@@ -64,6 +64,11 @@ class Trainer(Protocol):
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         """The images in order, under the test transform; the batch size is the engine's choice."""
 
+    def recorded(
+        self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """What was recorded of this task under this name, or else what is computed."""
+
     def autocast(self) -> AbstractContextManager[None]:
         """The run's precision, for what a method computes beside `encode`."""
 
@@ -93,6 +98,8 @@ class Method(ABC):
     keeps_images: ClassVar[bool] = False
     passes: ClassVar[str] = "1"  # through the network for a prediction after task t: "1", "t + 1"
     assumes: ClassVar[str] = "nothing about the future"
+    # options that training does not depend on, of a method whose training can be `recorded`
+    after_training: ClassVar[frozenset[str]] = frozenset()
 
     trainer: Trainer
 

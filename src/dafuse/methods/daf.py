@@ -67,6 +67,11 @@ class DAF(Method):
     summary = "Dynamical Adapter Fusion: one global adapter, fused in closed form after each task"
     paper = "https://arxiv.org/abs/2601.21341"
     keeps = "the global adapter, the mean adapter, a Gaussian and a row for each class"
+    after_training = frozenset(
+        {"rule", "alpha", "gamma", "gamma_consistent", "use_gradient", "fisher", "fisher_scope"}
+        | {"first_task", "stats_adapter", "memory", "memory_rank", "memory_dtype"}
+        | {"align_epochs", "align_samples", "align_lr"}
+    )
 
     epochs: int = 20
     batch_size: int = 48
@@ -97,7 +102,7 @@ class DAF(Method):
         super().__post_init__()
         vit, device = self.trainer.vit, self.trainer.device
         self.task_adapter = self._random_adapter("scratch")  # its values are set by each task
-        self.global_adapter = self._random_adapter("scratch").eval()
+        self.global_adapter = self._random_adapter("scratch")
         self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
         self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
         self.rows_CD = torch.zeros(0, vit.width, device=device)
@@ -131,8 +136,13 @@ class DAF(Method):
             return self.last
         return self._random_adapter(task.index if self.init == "random" else 0).tensors()
 
-    def _train(self, task: Task, init: Tensors) -> nn.Parameter:
+    def _train(self, task: Task, init: Tensors) -> Tensor:
         """Train the task's adapter with a cosine head over the task's own classes; the head."""
+        found = self.trainer.recorded("training", task, lambda: self._fit(task, init))
+        self.task_adapter.set(found)
+        return found["head"]
+
+    def _fit(self, task: Task, init: Tensors) -> Tensors:
         self.task_adapter.set(init)
         head = nn.Parameter(start_rows(self.trainer, task.index, task.size))
 
@@ -143,7 +153,7 @@ class DAF(Method):
         trained = Group([*self.task_adapter.parameters(), head])
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay, self.momentum)
         self.trainer.fit(task, self.task_adapter, loss, [trained], schedule)
-        return head
+        return {**self.task_adapter.tensors(), "head": head.detach()}
 
     def _global(
         self,
@@ -152,7 +162,7 @@ class DAF(Method):
         init: Tensors,
         previous: Tensors,
         mean: Tensors,
-        head: nn.Parameter,
+        head: Tensor,
     ) -> tuple[Tensors, dict[str, Any]]:
         """The new global adapter θ*_t by the chosen rule, and what the fusion did."""
         copies = task.number == 1 and self.first_task == "copy"
@@ -177,8 +187,21 @@ class DAF(Method):
             )
             return fused, diagnose(beta, at_end, fused, trained, init, previous)
 
-    def _curvature(self, task: Task, head: nn.Parameter) -> Curvature:
-        """Gradient and Fisher of the training loss at θ_t: no dropout, test transform."""
+    def _curvature(self, task: Task, head: Tensor) -> Curvature:
+        """Gradient and Fisher of the training loss at θ_t."""
+
+        def measure() -> Tensors:
+            at_end = self._measure(task, head)
+            loss = torch.tensor(at_end.loss, dtype=torch.float64)
+            gradient, fisher = packed("gradient", at_end.gradient), packed("fisher", at_end.fisher)
+            return {**gradient, **fisher, "loss": loss}
+
+        found = self.trainer.recorded(self.fisher, task, measure)
+        gradient, fisher = unpacked(found, "gradient"), unpacked(found, "fisher")
+        return Curvature(gradient, fisher, float(found["loss"]))
+
+    def _measure(self, task: Task, head: Tensor) -> Curvature:
+        """One pass over the task's images: no dropout, test transform."""
         probed = ProbedAdapter(self.task_adapter, self.trainer.vit.tokens)
 
         def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, list[Watched]]:

@@ -75,8 +75,7 @@ class EASE(Method):
         new_CE = prototypes(feats_NKD.flatten(1), labels_N, task.first, task.size)
         old_CKD = F.pad(self.true_CKD, (0, 0, 0, 1))  # unseen under the new adapter
         self.true_CKD = torch.cat([old_CKD, new_CE.unflatten(1, feats_NKD.shape[1:])])
-        new_tasks = self.task_of_C.new_full((task.size,), task.index)
-        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+        self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
         self._build_classifier()
         return {}
 

@@ -54,7 +54,7 @@ class Joint(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         vit, whole = self.trainer.vit, self.tune == "full"
-        self.adapter: Adapter | None = None if whole else self._new_adapter().eval()
+        self.adapter: Adapter | None = None if whole else self._new_adapter()
         self.network = vit.trainable_copy() if whole else vit
         self.tuned: nn.Module = self.adapter or self.network
         self.rows_CE = torch.zeros(0, vit.width + 1, device=self.trainer.device)

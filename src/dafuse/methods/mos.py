@@ -137,8 +137,7 @@ class MOS(Method):
         after_step = merge if len(self.bank) else None
         self.trainer.fit(task, self.adapter, loss, groups, schedule, after_step=after_step)
         self.rows_CE = torch.cat([self.rows_CE, rows.detach()])
-        new_tasks = self.task_of_C.new_full((task.size,), task.index)
-        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+        self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
 
     def _align(self, task: Task) -> None:
         self.rows_CE = aligned(

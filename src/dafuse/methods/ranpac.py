@@ -63,7 +63,7 @@ class RanPAC(Method):
         super().__post_init__()
         check_ranges(self, projection=(1, math.inf))
         device, wide = self.trainer.device, self.projection
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         generator = torch_generator(self.trainer.seed, "projection")
         self.random_DM = torch.randn(self.trainer.vit.width, wide, generator=generator).to(device)
         self.gram_MM = torch.zeros(wide, wide, device=device)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import shrink_with_age
@@ -83,7 +84,7 @@ class SSIAT(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         vit, device = self.trainer.vit, self.trainer.device
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.rows_CD = torch.zeros(0, vit.width, device=device)
         self.classes = ClassMemory(vit.width, self.memory, jitter=JITTER)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)  # task of each class
@@ -97,8 +98,7 @@ class SSIAT(Method):
 
         diagnosis = {} if before_ND is None else self._drift(before_ND, after_ND)
         self.classes.add(after_ND, labels_N, task.first, task.size)
-        new_C = self.task_of_C.new_full((task.size,), task.index)
-        self.task_of_C = torch.cat([self.task_of_C, new_C])
+        self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
         self.rows_CD = torch.cat([self.rows_CD, trained_CD])
         if old and self.align_epochs:
             sampler = self.classes.sampler(self.trainer.device)

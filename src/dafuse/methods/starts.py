@@ -16,10 +16,14 @@ RowsMaker = Callable[[int, int, torch.Generator], Tensor]  # classes, width, gen
 def start_adapter(
     trainer: Trainer, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
 ) -> Adapter:
-    """A new adapter on the trainer's device; the same purpose gives the same one again."""
+    """A new adapter on the trainer's device, without dropout until it is trained.
+
+    The same purpose gives the same one again.
+    """
     generator = torch_generator(trainer.seed, "adapter", purpose)
     vit = trainer.vit
-    return Adapter(vit.depth, vit.width, rank, scale, dropout, generator).to(trainer.device)
+    adapter = Adapter(vit.depth, vit.width, rank, scale, dropout, generator)
+    return adapter.to(trainer.device).eval()
 
 
 def start_rows(

@@ -81,7 +81,7 @@ class TUNA(Method):
         super().__post_init__()
         device, width = self.trainer.device, self.trainer.vit.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.universal = start_adapter(self.trainer, 0, self.adapter_rank).eval()
+        self.universal = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.everyone = AdapterBank(self.adapter.scale)  # the bank, and the universal one
         self.classes = ClassMemory(width, self.memory)
@@ -142,8 +142,7 @@ class TUNA(Method):
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         self.trainer.fit(task, self.adapter, loss, [trained], schedule)
         self.rows_CD = torch.cat([self.rows_CD, rows.detach()])
-        new_tasks = self.task_of_C.new_full((task.size,), task.index)
-        self.task_of_C = torch.cat([self.task_of_C, new_tasks])
+        self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
 
     def _align(self, task: Task) -> None:
         sampler = self.classes.sampler(self.trainer.device)

@@ -1,0 +1,102 @@
+"""Record once, replay many: what a task's training gave, kept for runs that train the same way.
+
+A task adapter's training depends on where it starts and on nothing that comes after it: not on the
+rule of fusion, its numbers, the statistics or the classifier. So a run with ``record`` keeps what
+training gave in ``record/`` of its folder, and a run with ``replay`` takes it from there.
+
+    record/training-0003.safetensors    the third task's adapter and the head it was trained with
+    record/per_sample-0003.safetensors  gradient and Fisher diagonal at it
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dafuse.engine.config import NOT_IN_HASH, RunConfig, flatten
+from dafuse.errors import DafuseError
+from dafuse.files import read_json, write_atomically
+from dafuse.methods.registry import find_method
+
+Tensors = dict[str, Tensor]
+
+
+class Tape:
+    """Gives what is recorded; computes, and records where asked, what is not."""
+
+    def __init__(self, read_from: Path | None, write_to: Path | None, device: torch.device) -> None:
+        self.read_from, self.write_to, self.device = read_from, write_to, device
+
+    def __call__(self, name: str, task: int, compute: Callable[[], Tensors]) -> Tensors:
+        file = f"{name}-{task + 1:04d}.safetensors"
+        tensors = self._read(file)
+        if tensors is None:
+            tensors = compute()
+        if self.write_to is not None:
+            self.write_to.mkdir(exist_ok=True)
+            content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            order = {"order": "\n".join(content)}  # in which sums over them round the same
+            write_atomically(self.write_to / file, save(content, metadata=order))
+        return tensors
+
+    def _read(self, file: str) -> Tensors | None:
+        if self.read_from is None or not (self.read_from / file).is_file():
+            return None
+        try:
+            with safe_open(self.read_from / file, "pt") as saved:
+                names = saved.metadata()["order"].split("\n")
+                # copies, for what a file gives may lie where vectorised sums round otherwise
+                return {name: saved.get_tensor(name).clone().to(self.device) for name in names}
+        except SafetensorError as error:
+            raise DafuseError(f"{self.read_from / file} is damaged: {error}") from None
+
+
+def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | None:
+    """The tape that a run was asked for, if any."""
+    if not config.record and config.replay is None:
+        return None
+    if not find_method(config.method["name"]).after_training:
+        raise DafuseError(f"the method {config.method['name']} does not record its training")
+    source = None if config.replay is None else Path(config.replay)
+    if source is not None:
+        _require_same_training(config, source)
+    return Tape(
+        source / "record" if source else None, folder / "record" if config.record else None, device
+    )
+
+
+def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
+    """A replayed run must have the weights and the data of the recorded one."""
+    if config.replay is None:
+        return
+    recorded = read_json(Path(config.replay) / "provenance.json")
+    for what, old, new in (
+        ("weights", recorded["weights"]["sha256"], provenance["weights"]["sha256"]),
+        ("data", recorded["data_fingerprint"], provenance["data_fingerprint"]),
+    ):
+        if old != new:
+            raise DafuseError(f"{config.replay} was recorded with other {what} than are here now")
+
+
+def _require_same_training(config: RunConfig, source: Path) -> None:
+    if not (source / "record").is_dir():
+        raise DafuseError(f"{source} has no record: it must be the folder of a run with --record")
+    saved = RunConfig(**read_json(source / "config.json")["config"])
+    old, new = _of_training(saved), _of_training(config)
+    if different := [
+        key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
+    ]:
+        told = "; ".join(f"{key} {old.get(key)!r}, now {new.get(key)!r}" for key in different[:5])
+        raise DafuseError(f"{source} was trained otherwise, so it cannot be replayed: {told}")
+
+
+def _of_training(config: RunConfig) -> dict[str, Any]:
+    """Everything that training depends on."""
+    method = find_method(config.method["name"])
+    ignored = {"method.name", *NOT_IN_HASH, *(f"method.{name}" for name in method.after_training)}
+    values = flatten({key: getattr(config, key) for key in RunConfig.__dataclass_fields__})
+    return {key: value for key, value in values.items() if key not in ignored}
