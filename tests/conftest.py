@@ -29,7 +29,8 @@ PREPROCESSING = Preprocessing(size=32, mean=(0.5,) * 3, std=(0.5,) * 3, resize=3
 
 
 @pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _same_for_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
     for name in ("DAFUSE_WEIGHTS", "DAFUSE_DATA"):
         monkeypatch.delenv(name, raising=False)
 

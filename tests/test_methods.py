@@ -61,7 +61,7 @@ VARIANTS += [
 VARIANTS += [
     ("daf-retrieval", {**ALIGNED, "first_task": "fuse", "stats_adapter": "task"}),
     ("mos", {**ALIGNED, "memory": "diagonal", "orth": 0.0, "merge": 0.0, "rounds": 0}),
-    ("tuna", {**ALIGNED, "predict": "universal", "orth": False, "decay": True}),
+    ("tuna", {**ALIGNED, "predict": "universal", "orth": 0.0, "decay": True}),
     ("tuna", {**ALIGNED, "predict": "released", "memory": "diagonal", "margin": 0.3}),
 ]
 VARIANTS += [

@@ -59,7 +59,21 @@ def test_numbers_equal_hand_computed_ones(tmp_path):
     assert row["Keeps images"] == "no"
 
 
-def test_another_way_to_predict_has_accuracies_and_nothing_else(tmp_path):
+def test_training_speed_is_of_the_tasks_that_train(tmp_path):
+    """As of APER, which trains in its first task only."""
+    folder = make_run(tmp_path / "run", tasks=2)
+
+    def by_hand(content):
+        trains, measures_only = content["tasks"]
+        trains |= {"seconds": {"train": 4.0, "statistics": 1.0}, "images": {"train": 100}}
+        measures_only |= {"seconds": {"statistics": 50.0}, "images": {"statistics": 100}}
+
+    rewrite(folder, "results.json", by_hand)
+    (row,) = tables.make_table(find_runs([tmp_path])).rows
+    assert row.cells["train_speed"].mean == 20
+
+
+def test_another_way_to_predict_has_accuracies_but_no_speeds(tmp_path):
     folder = make_run(
         tmp_path / "run",
         method="icarl",
@@ -86,6 +100,7 @@ def test_another_way_to_predict_has_accuracies_and_nothing_else(tmp_path):
             "stability": 30,
             "plasticity": 85,
             "forgetting": 60,
+            "keeps_images": 1,
         }
     )
     first, second = (

@@ -78,7 +78,7 @@ def test_stored_adapters_and_old_rows_stay() -> None:
 
 def test_orthogonality_and_decay_are_switches() -> None:
     default, *_ = learned([2, 2])
-    loose, *_ = learned([2, 2], orth=False)
+    loose, *_ = learned([2, 2], orth=0.0)
     assert not torch.equal(default.bank[1]["up.weight"], loose.bank[1]["up.weight"])
     shrunk, *_ = learned([2, 2], decay=True)
     assert torch.equal(default.bank[1]["up.weight"], shrunk.bank[1]["up.weight"])

@@ -23,11 +23,13 @@ def main(arguments: list[str]) -> None:
 def methods() -> Table:
     from dafuse.methods.registry import METHODS
 
-    rows = [
-        (name, cls.summary, cls.keeps, cls.passes, cls.assumes, cls.paper)
-        for name, cls in METHODS.items()
-    ]
-    return _table(("name", "what it is", "keeps", "passes", "assumes", "paper"), rows)
+    rows = []
+    for name, cls in METHODS.items():
+        images = "keeps images" if cls.keeps_images else "keeps no images"
+        passes = f"passes for a prediction after t tasks: {cls.passes}"
+        facts = f"{passes}; {images}; assumes {cls.assumes}"
+        rows.append((name, f"{cls.summary}\nkeeps {cls.keeps}\n{facts}\n{cls.paper}\n"))
+    return _table(("name", "what it is, keeps, costs and assumes"), rows)
 
 
 def data() -> Table:
@@ -58,7 +60,8 @@ def recipes() -> Table:
     for path in sorted(RECIPES.glob("*.yaml")):
         first = path.read_text().partition("\n")[0].removeprefix("#").strip()
         expected = yaml.safe_load(path.read_text()).get(NOTES, {})
-        shown = ", ".join(f"{k} {v}" for k, v in expected.items() if k in ("average", "final"))
+        named = ("average", "final", "prediction")
+        shown = ", ".join(f"{k} {v}" for k, v in expected.items() if k in named)
         rows.append((path.stem, first, shown))
     return _table(("name", "what it is", "expected"), rows)
 

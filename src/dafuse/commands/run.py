@@ -115,7 +115,7 @@ def _parser(method: str, data: str) -> ArgumentParser:
 
 class _OneLineErrors(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> None:
-        raise DafuseError(" ".join(message.split()) + "; see dafuse run --help")
+        raise DafuseError(" ".join(message.split()) + "; see dafuse run --method NAME --help")
 
 
 def _spell_out(argument: str) -> str:

@@ -36,10 +36,6 @@ class ClassMemory:
     def __len__(self) -> int:
         return len(self.tensors["mean"])
 
-    @property
-    def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
-
     def add(self, feats_ND: Tensor, labels_N: Tensor, first: int, classes: int) -> None:
         """Learn the classes first .. first + classes - 1 from their features.
 

@@ -35,7 +35,7 @@ class Joint(Method):
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls along a cosine. The whole network wants about 1e-3
         weight_decay: of SGD, on the adapter or network and the head
-        adapter_rank: width of the adapter's bottleneck
+        adapter_rank: width of the adapter's bottleneck, where an adapter is trained
     """
 
     name = "joint"

@@ -107,8 +107,8 @@ class MEMO(Method):
                     old_BKD = self.tails.readout(tokens_BND).float()
             new_BD = self._newest(tokens_BND)
             logits_BC = linear_logits(torch.cat([old_BKD.flatten(1), new_BD], dim=1), rows_CE)
-            is_new_B = (labels_B - task.first + 1).clamp(min=0)
-            auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_AE), is_new_B)
+            targets_B = (labels_B - task.first + 1).clamp(min=0)
+            auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_AE), targets_B)
             return F.cross_entropy(logits_BC, labels_B) + self.auxiliary_weight * auxiliary
 
         trained = [*self.tail.parameters(), rows_CE, auxiliary_AE]

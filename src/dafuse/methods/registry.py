@@ -27,25 +27,15 @@ from dafuse.methods.tuna import TUNA
 METHODS: dict[str, type[Method]] = {
     cls.name: cls
     for cls in (
-        DAF,
-        DAFPaper,
-        DAFRetrieval,
-        EASE,
-        MOS,
-        TUNA,
-        SimpleCIL,
-        APER,
-        RanPAC,
-        SSIAT,
-        L2P,
-        DualPrompt,
-        CODAPrompt,
-        Finetune,
-        Joint,
-        SLCA,
-        ICaRL,
-        MEMO,
-        FOSTER,
+        *(DAF, DAFPaper, DAFRetrieval),
+        *(Finetune, Joint),  # the bounds
+        *(SimpleCIL, APER),  # prototypes
+        RanPAC,  # second-order
+        SLCA,  # full tuning
+        SSIAT,  # one shared adapter
+        *(EASE, MOS, TUNA),  # an adapter for each task
+        *(L2P, DualPrompt, CODAPrompt),  # prompts
+        *(ICaRL, MEMO, FOSTER),  # rehearsal
     )
 }
 

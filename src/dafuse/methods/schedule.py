@@ -20,7 +20,7 @@ def constant(epoch: int, epochs: int) -> float:
 
 
 def tenth_at(share: float) -> Decay:
-    """1, and a tenth of it from this share of the epochs on."""
+    """1, and a tenth of it from this share of the epochs on, if that leaves a whole epoch."""
     return lambda epoch, epochs: 1.0 if epoch < share * epochs else 0.1
 
 

@@ -36,7 +36,7 @@ class SLCA(Method):
     Args:
         epochs: passes over a task's images
         batch_size: images in an optimiser step
-        lr: learning rate of the head; a tenth of it in the last tenth of the epochs
+        lr: learning rate of the head; a tenth of it in the last tenth of ten or more epochs
         backbone_rate: the network's learning rate as a factor of the head's
         weight_decay: of SGD, on the network and the new rows
         memory: what is kept of a class's covariance

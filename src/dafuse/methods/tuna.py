@@ -47,7 +47,8 @@ class TUNA(Method):
         weight_decay: of SGD, on the adapter and the head
         adapter_rank: width of each adapter's bottleneck
         margin: by which the cosine of the true class must win in training
-        orth: keep the adapter's directions apart from those of the stored adapters
+        orth: weight of the loss that keeps the adapter's directions apart from the stored ones'; it
+            falls by e with each task
         memory: what is kept of a class's covariance
         align_epochs: passes of classifier alignment; 0 turns it off
         align_samples: features drawn for each class in each pass
@@ -69,7 +70,7 @@ class TUNA(Method):
     weight_decay: float = 5e-4
     adapter_rank: int = 16
     margin: float = 0.0
-    orth: bool = True
+    orth: float = 1e-3
     memory: Literal["full", "diagonal"] = "full"
     align_epochs: int = 30
     align_samples: int = 80
@@ -126,7 +127,7 @@ class TUNA(Method):
             self.adapter.set(self.bank[-1])
         rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
         up_LDr = self.adapter.up.weight
-        orth_weight = 1e-3 * math.exp(-task.number)
+        orth_weight = self.orth * math.exp(-task.number)
         stored_KLr = None
         if self.orth and len(self.bank):
             stored_KLr = mean_direction(self.bank.stacked["up.weight"])

@@ -12,8 +12,9 @@ NAN = float("nan")
 
 def measures(run: RunResult) -> dict[str, float]:
     """Every number of the table for one run, by column."""
-    learning = sum(sum(t["seconds"].values()) - t["seconds"].get("evaluate", 0) for t in run.tasks)
-    trained = sum(task.get("images", {}).get("train", 0) for task in run.tasks)
+    training = [task for task in run.tasks if task.get("images", {}).get("train")]
+    learning = sum(sum(t["seconds"].values()) - t["seconds"].get("evaluate", 0) for t in training)
+    trained = sum(task["images"]["train"] for task in training)
     last = run.tasks[-1]
     kept = last.get("kept_bytes")
     declared = run.results.get("method", {})
@@ -65,7 +66,8 @@ COLUMNS = {
     "forgetting": Column("Forgetting", DEFINITIONS["forgetting"]),
     "train_speed": Column(
         "Training images/s",
-        "images used in training steps per second of learning: all phases, without evaluation",
+        "images used in training steps per second of learning (all phases but evaluation), in the "
+        "tasks that train: some methods do so in the first task only",
         human_number,
     ),
     "inference_speed": Column(

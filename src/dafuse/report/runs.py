@@ -33,9 +33,12 @@ class RunResult:
     def views(self) -> list["RunResult"]:
         """The run, and behind it one like it for each other way to predict.
 
-        Of those only the accuracies are known: times, bytes and passes are the whole run's.
+        Of those the accuracies are known, and whether images are kept; times, bytes and passes are
+        the whole run's.
         """
-        bare = {**self.results, "confusion": [], "method": {}}
+        declared = self.results.get("method", {})
+        kept = {key: declared[key] for key in ("keeps_images",) if key in declared}
+        bare = {**self.results, "confusion": [], "method": kept}
         bare["tasks"] = [{"seconds": {}} for _ in self.tasks]
         return [self] + [
             replace(self, results=bare, matrix=counts, prediction=way, others={}, primary=False)
