@@ -11,6 +11,7 @@ from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS
+from dafuse.vit.backbone import ViT
 
 # options that make each method quick here
 EPOCHS: dict[str, Any] = {"epochs": 2, "batch_size": 8}
@@ -222,12 +223,24 @@ def test_what_is_kept_is_counted_and_declared(name: str, options: dict[str, Any]
     assert grows == ("each task" in method.keeps)
 
 
-@every_method
+@every_variant
 def test_passes_are_as_declared(name: str, options: dict[str, Any]) -> None:
-    method, stream, _ = make(name, options, [2, 2, 2])
+    """Counted: how often an image enters the first block of any network the method has."""
+    method, stream, trainer = make(name, options, [2, 2, 2])
+    entered: list[int] = []
+    networks = [trainer.vit, *(held for held in vars(method).values() if isinstance(held, ViT))]
+    for network in {id(network): network for network in networks}.values():
+        first_norm = network.timm.blocks[0].norm1
+        first_norm.register_forward_pre_hook(lambda _, inputs: entered.append(len(inputs[0])))
     for task in stream:
         method.learn(task)
-        assert method.passes_per_prediction == eval(method.passes, {"t": task.number})
+        ((images, _),) = trainer.test_batches(task.test)
+        entered.clear()
+        with torch.no_grad():
+            method.logits(images)
+        assert sum(entered) == len(images) * method.passes_per_prediction
+        if options == QUICK[name]:  # some options are cheaper than what is declared
+            assert method.passes_per_prediction == eval(method.passes, {"t": task.number})
 
 
 @every_variant

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -62,6 +63,29 @@ def test_every_vector_is_told_from_the_others() -> None:
         terms.append(-torch.log(exps[i] / sum(exps)))
     assert torch.allclose(apart(vectors), torch.stack(terms).mean())
     assert apart(20 * torch.eye(3)) < 1e-6
+
+
+def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the new classes alone, and class means and features are told from each other."""
+    method, trainer, stream = learned([2, 2], tasks=1, orth=0.7)
+    asked = {}
+
+    def fit(task: Any, attached: Any, loss: Any, groups: Any, schedule: Any, **_: Any) -> None:
+        asked["loss"], (asked["rows"],) = loss, groups[1].parameters
+
+    monkeypatch.setattr(trainer, "fit", fit)
+    method._train(stream[1])
+    ((images, labels),) = trainer.test_batches(stream[1].train)
+    feats = trainer.encode(images, method.adapter)
+    scores = feats @ asked["rows"][:, :-1].T + asked["rows"][:, -1]
+    own = -torch.log_softmax(scores, dim=1)[torch.arange(len(labels)), labels - 2].mean()
+    vectors = torch.cat([method.classes.tensors["mean"], feats])
+    similar = vectors @ vectors.T / 0.8
+    orth = -torch.log_softmax(similar, dim=1).diagonal().mean()
+    assert len(vectors) == 2 + 10
+    assert orth > 0.01
+    expected = own + 0.7 * orth
+    assert asked["loss"](images, labels).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_full_merging_ends_at_the_mean_of_the_stored_adapters() -> None:

@@ -1,5 +1,6 @@
-"""TUNA: max-fusion, the overlap of adapters, and its three ways to predict."""
+"""TUNA: max-fusion, the loss with the overlap of adapters, and its three ways to predict."""
 
+import math
 from typing import Any
 
 import pytest
@@ -65,6 +66,37 @@ def test_overlap_moves_only_the_adapter_in_training() -> None:
     (1e-3 * overlap(mean_direction(zero), mean_direction(stored))).backward()
     assert zero.grad is not None
     assert zero.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_the_loss_by_hand(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CosFace with the margin, and the overlap at a weight that falls by e with each task."""
+    method, trainer, stream = learned([2, 2, 2], number - 1, lr=0.05, margin=0.3, orth=50.0)
+    task, asked = stream[number - 1], {}
+
+    def fit(task: Any, attached: Any, loss: Any, groups: Any, schedule: Any) -> None:
+        asked["loss"], asked["rows"] = loss, list(groups[0].parameters)[-1]
+
+    monkeypatch.setattr(trainer, "fit", fit)
+    method._train(task)
+    ((images, labels),) = trainer.test_batches(task.train)
+    feats = trainer.encode(images, method.adapter)
+    cosines = F.cosine_similarity(feats[:, None], asked["rows"][None], dim=2)
+    terms = []
+    for row, label in zip(cosines, labels - task.first, strict=True):
+        own = torch.exp(20 * (row[label] - 0.3))
+        others = sum(torch.exp(20 * c) for j, c in enumerate(row) if j != label)
+        terms.append(-torch.log(own / (own + others)))
+
+    overlaps = []
+    for stored in range(number - 1):
+        pairs = zip(method.adapter.up.weight, method.bank[stored]["up.weight"], strict=True)
+        layers = [(F.normalize(u, dim=1) @ F.normalize(v, dim=1).T).mean().abs() for u, v in pairs]
+        overlaps.append(torch.stack(layers).mean())
+    apart = 50.0 * math.exp(-number) * torch.stack(overlaps).sum()
+    assert apart > 0.01
+    expected = torch.stack(terms).mean() + apart
+    assert asked["loss"](images, labels).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_stored_adapters_and_old_rows_stay() -> None:

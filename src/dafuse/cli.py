@@ -9,8 +9,9 @@ from dafuse.errors import DafuseError
 COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "demo": ("demo", "DAF and two baselines on drawn characters: no download, 3 minutes"),
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
+    "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),
     "report": ("report", "tables and a page over finished (or unfinished) runs"),
-    "list": ("listing", "what there is: methods, data, backbones, recipes"),
+    "list": ("listing", "what there is: methods, data, backbones, recipes, experiments"),
     "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
 }
 
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def usage() -> str:
-    lines = [f"  {name:8} {summary}" for name, (_, summary) in COMMANDS.items()]
+    lines = [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
         [
             "dafuse: an image classifier that keeps learning new classes, keeps no old images,",

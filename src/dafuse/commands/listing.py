@@ -1,4 +1,4 @@
-"""`dafuse list methods|data|backbones|recipes`: what there is, one line each."""
+"""`dafuse list methods|data|backbones|recipes|experiments`: what there is, one line each."""
 
 import argparse
 from collections.abc import Sequence
@@ -66,6 +66,16 @@ def recipes() -> Table:
     return _table(("name", "what it is", "expected"), rows)
 
 
+def experiments() -> Table:
+    from dafuse.experiments.declared import EXPERIMENTS
+
+    rows = [
+        (name, one.shows, f"{len(one.runs)} x {len(one.seeds)}")
+        for name, one in EXPERIMENTS.items()
+    ]
+    return _table(("name", "what it shows", "runs x seeds"), rows)
+
+
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(*header, box=None, padding=(0, 2, 0, 0))
     for column in table.columns[1:]:
@@ -76,4 +86,10 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     return table
 
 
-LISTS = {"methods": methods, "data": data, "backbones": backbones, "recipes": recipes}
+LISTS = {
+    "methods": methods,
+    "data": data,
+    "backbones": backbones,
+    "recipes": recipes,
+    "experiments": experiments,
+}

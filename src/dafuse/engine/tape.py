@@ -86,7 +86,7 @@ def _require_same_training(config: RunConfig, source: Path) -> None:
     if not (source / "record").is_dir():
         raise DafuseError(f"{source} has no record: it must be the folder of a run with --record")
     saved = RunConfig(**read_json(source / "config.json")["config"])
-    old, new = _of_training(saved), _of_training(config)
+    old, new = training_part(saved), training_part(config)
     if different := [
         key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
     ]:
@@ -94,7 +94,7 @@ def _require_same_training(config: RunConfig, source: Path) -> None:
         raise DafuseError(f"{source} was trained otherwise, so it cannot be replayed: {told}")
 
 
-def _of_training(config: RunConfig) -> dict[str, Any]:
+def training_part(config: RunConfig) -> dict[str, Any]:
     """Everything that training depends on."""
     method = find_method(config.method["name"])
     ignored = {"method.name", *NOT_IN_HASH, *(f"method.{name}" for name in method.after_training)}

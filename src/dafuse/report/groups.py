@@ -40,7 +40,7 @@ def group_runs(runs: Iterable[RunResult]) -> list[Group]:
     groups: dict[str, Group] = {}
     for run, name in zip(runs, _names(runs), strict=True):
         for view in run.views():
-            key = json.dumps([len(view.matrix), view.prediction, _options(view)], sort_keys=True)
+            key = json.dumps([len(view.matrix), view.prediction, options_of(view)], sort_keys=True)
             way = f" [{view.prediction}]" if view.prediction else ""
             groups.setdefault(key, Group(name + way, [])).runs.append(view)
     return list(groups.values())
@@ -48,7 +48,7 @@ def group_runs(runs: Iterable[RunResult]) -> list[Group]:
 
 def _names(runs: list[RunResult]) -> list[str]:
     """A name for each run that no run with other settings has, without defaults where it can be."""
-    everything = [_options(run) for run in runs]
+    everything = [options_of(run) for run in runs]
     settings = [json.dumps(options, sort_keys=True) for options in everything]
     defaults = [
         flatten({"method": run.results.get("method", {}).get("defaults") or {}}) for run in runs
@@ -102,7 +102,7 @@ def _name(
     return f"{method} ({', '.join(differences)})" if differences else method
 
 
-def _options(run: RunResult) -> dict[str, Any]:
+def options_of(run: RunResult) -> dict[str, Any]:
     """All of the config but the seed and what cannot change a result."""
     ignored = ("seed", *NOT_IN_HASH)
     return {key: value for key, value in flatten(run.config).items() if key not in ignored}

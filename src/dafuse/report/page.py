@@ -14,6 +14,7 @@ from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
 from dafuse.report.section import html_figure, html_table, mark_of, run_section, with_deviation
+from dafuse.report.sweep import sweep, swept_option
 
 
 def write_page(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
@@ -50,6 +51,13 @@ def page(runs: list[RunResult]) -> str:
             "Accuracy while classes arrive",
             "Accuracy over all test images of the classes seen so far (per sample)."
             + (" Bands: ± one deviation over seeds." if repeated else ""),
+            wide=True,
+        ),
+        sweep=html_figure(
+            sweep(runs),
+            "sweep",
+            f"Over {swept_option(runs).removeprefix('method.')}",
+            "All else is equal." + (" Bars: ± one deviation over seeds." if repeated else ""),
             wide=True,
         ),
         efficiency=html_figure(

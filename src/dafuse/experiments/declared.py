@@ -1,0 +1,70 @@
+"""The paper's tables and figures as experiments: which runs each is made of. No torch here."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+Options = dict[str, Any]  # a method's name and the options in which it differs from its defaults
+
+EXEMPLAR_FREE = (
+    "finetune simplecil aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf daf-paper"
+)
+REHEARSAL = "icarl memo foster daf"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    shows: str
+    runs: tuple[Options, ...]
+    seeds: tuple[int, ...] = (1993,)
+
+
+def _named(names: str) -> tuple[Options, ...]:
+    return tuple({"name": name} for name in names.split())
+
+
+def _daf(**varied: list[Any]) -> tuple[Options, ...]:
+    """DAF with every combination of these values."""
+    return tuple(
+        {"name": "daf", **dict(zip(varied, values, strict=True))}
+        for values in product(*varied.values())
+    )
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "main-table": Experiment(
+        "all exemplar-free methods, average and final accuracy (Table 1)", _named(EXEMPLAR_FREE)
+    ),
+    "curves": Experiment(
+        "accuracy after each task, to be run on the second backbone",
+        _named("simplecil aper ranpac ssiat ease mos tuna daf"),
+    ),
+    "rehearsal": Experiment("DAF beside methods that keep 20 images a class", _named(REHEARSAL)),
+    "efficiency": Experiment(
+        "accuracy against training speed, coloured by inference speed (Figure 1)",
+        _named("aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf"),
+    ),
+    "ablation": Experiment(
+        "initialisation x rule, the full grid, the mean of all adapters among the rules",
+        _daf(init=["robust", "previous", "random"], rule=["last", "static", "mean", "dynamic"]),
+    ),
+    "initialisation": Experiment(
+        "three initialisations, the last adapter alone and fused (Table 2)",
+        _daf(init=["random", "previous", "robust"], rule=["last", "dynamic"]),
+    ),
+    "alpha": Experiment(
+        "stability, plasticity, average and final accuracy over alpha",
+        _daf(alpha=[0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0]),
+    ),
+    "gamma": Experiment(
+        "final accuracy over gamma", _daf(gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0])
+    ),
+    "seeds": Experiment(
+        "five class orders, mean and deviation",
+        ({"name": "daf"}, {"name": "daf", "rule": "mean"}, *_named("ranpac tuna")),
+        seeds=(1993, 1994, 1995, 1996, 1997),
+    ),
+    "retrieval": Experiment(
+        "DAF and TUNA, with and without retrieval of task adapters", _named("daf-retrieval tuna")
+    ),
+}

@@ -1,0 +1,100 @@
+"""From an experiment to its runs: where each lies, what it can replay, how far it is."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from dafuse.engine.config import RunConfig
+from dafuse.engine.run import resolved
+from dafuse.engine.tape import training_part
+from dafuse.errors import DafuseError
+from dafuse.experiments.declared import Experiment, Options
+from dafuse.methods.registry import find_method, with_defaults
+from dafuse.report.runs import NoResultsYet, RunResult, load_run
+
+
+@dataclass
+class Planned:
+    """A run of an experiment."""
+
+    label: str
+    config: RunConfig
+
+    @property
+    def folder(self) -> Path:
+        return self.config.folder()
+
+    def found(self) -> RunResult | None:
+        """What it has given so far."""
+        try:
+            return load_run(self.folder) if (self.folder / "config.json").is_file() else None
+        except NoResultsYet:
+            return None
+
+    def finished(self) -> bool:
+        run = self.found()
+        return run is not None and not run.mark
+
+    def ready(self) -> RunConfig:
+        """Its configuration, without a replay of a run that left no record."""
+        source = self.config.replay
+        if source is None or (Path(source) / "record").is_dir():
+            return self.config
+        return replace(self.config, replay=None, record=True)
+
+
+def plan(
+    experiment: Experiment, base: RunConfig, seeds: Sequence[int], out: Path, common: Options
+) -> list[Planned]:
+    """Every run of the experiment. Of those that train the same way the first records, for all.
+
+    ``common`` are options for each method that has them, such as fewer epochs.
+    """
+    unused = {key for key in common if not any(key in _options_of(r) for r in experiment.runs)}
+    if unused:
+        raise DafuseError(
+            f"no method of this experiment has the option {', '.join(sorted(unused))}"
+        )
+    planned: list[Planned] = []
+    recorders: dict[str, Path] = {}
+    for seed, options in ((seed, options) for seed in seeds for options in experiment.runs):
+        own = {k: v for k, v in common.items() if k in _options_of(options)} | options
+        label = _label(options)
+        folder = out / f"{label}-seed{seed}"
+        config = resolved(replace(base, method=own, seed=seed, out=str(folder)))
+        if find_method(own["name"]).after_training:
+            key = json.dumps(training_part(config), sort_keys=True)
+            if key in recorders:
+                config = replace(config, replay=str(recorders[key]))
+            else:
+                recorders[key] = folder
+                config = replace(config, record=True)
+        planned.append(Planned(label, config))
+    return planned
+
+
+def estimates(planned: Sequence[Planned]) -> Iterator[float | None]:
+    """Seconds each run will still take, from finished ones of its method and kind, if any."""
+    took: dict[tuple[str, bool], list[float]] = {}
+    for run in planned:
+        if run.finished() and (found := run.found()):
+            seconds = sum(sum(task["seconds"].values()) for task in found.tasks)
+            took.setdefault(_kind(run), []).append(seconds)
+    for run in planned:
+        known = took.get(_kind(run))
+        yield 0.0 if run.finished() else fmean(known) if known else None
+
+
+def _kind(run: Planned) -> tuple[str, bool]:
+    return run.config.method["name"], run.config.replay is not None
+
+
+def _options_of(options: Options) -> Options:
+    return with_defaults(options["name"], {})
+
+
+def _label(options: Options) -> str:
+    varied = [f"{key}-{value}" for key, value in options.items() if key != "name"]
+    return "-".join([options["name"], *varied]).replace("_", "-")

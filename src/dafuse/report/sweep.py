@@ -1,0 +1,69 @@
+"""One option varied and all else equal: what it does to the accuracies.
+
+So the DAF paper studies its α and γ. The figure is drawn where the runs differ, beside their seeds,
+in one option that is a number, and have at least three values of it.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dafuse.report.drawing import LINES, PALETTE, canvas, svg
+from dafuse.report.groups import group_runs, options_of
+from dafuse.report.measures import COLUMNS
+from dafuse.report.runs import RunResult
+from dafuse.report.tables import Row, make_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DRAWN = ("plasticity", "average", "final", "stability")
+LEAST = 3  # values of the option
+
+
+def swept_option(runs: Iterable[RunResult]) -> str:
+    """The one numeric option in which these runs differ, as the command line spells it, or ""."""
+    runs = list(runs)
+    if len({len(run.matrix) for run in runs}) != 1 or any(run.others for run in runs):
+        return ""
+    options = [options_of(run) for run in runs]
+    keys = {key for own in options for key in own}
+    differing = [key for key in keys if len({str(own.get(key)) for own in options}) > 1]
+    if len(differing) != 1:
+        return ""
+    values = {own.get(differing[0]) for own in options}
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return differing[0] if numbers and len(values) >= LEAST else ""
+
+
+def sweep(runs: Iterable[RunResult]) -> str:
+    """The figure as an SVG element, or "" where there is nothing to draw."""
+    runs = list(runs)
+    option = swept_option(runs)
+    if not option:
+        return ""
+    values = [options_of(group.runs[0])[option] for group in group_runs(runs)]
+    points = sorted(zip(values, make_table(runs).rows, strict=True), key=lambda point: point[0])
+    with canvas() as figure:
+        _draw(figure.subplots(), option.removeprefix("method."), points)
+        told = "; ".join(
+            f"{value:g}: {', '.join(f'{key} {row.cells[key].mean:.1f}' for key in DRAWN)}"
+            for value, row in points
+        )
+        return svg(figure, f"Accuracies in percent over {option}. {told}.")
+
+
+def _draw(axes: "Axes", option: str, points: list[tuple[float, Row]]) -> None:
+    values = [value for value, _ in points]
+    for key, colour, line in zip(DRAWN, PALETTE, LINES, strict=False):
+        cells = [row.cells[key] for _, row in points]
+        means = [cell.mean for cell in cells]
+        deviations = [0.0 if cell.deviation != cell.deviation else cell.deviation for cell in cells]
+        label = COLUMNS[key].title
+        if any(deviations):
+            axes.errorbar(
+                values, means, deviations, color=colour, ls=line, marker="o", capsize=2, label=label
+            )
+        else:
+            axes.plot(values, means, color=colour, ls=line, marker="o", label=label)
+    axes.set(xlabel=option, ylabel="accuracy (%)")
+    axes.legend()

@@ -1,0 +1,437 @@
+"""What each method asks of the shared parts: training, alignment, class memory, penalties.
+
+The tables are written by hand from the papers and the authors' settings. Nothing is trained: a spy
+in the place of training and alignment writes down what it was asked for.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conftest import small_dataset, small_stream, small_trainer
+from dafuse.data.dataset import ImageSet
+from dafuse.data.stream import Stream, Task
+from dafuse.engine.training import Trainer
+from dafuse.heads.alignment import align
+from dafuse.methods import ranpac
+from dafuse.methods.contract import Loss
+from dafuse.methods.registry import METHODS, with_defaults
+from dafuse.methods.schedule import Group, Schedule
+
+COUNTS = [5, 4, 3, 6, 4]  # images of each class
+SIZES = [3, 2]  # classes of each task: 12 images, then 10
+
+# how many numbers a part has; the small network has width 24, depth 3, 16 patches of 8 x 8
+WIDTH, DEPTH, RANK = 24, 3, 4
+ADAPTER = DEPTH * (2 * WIDTH * RANK + RANK + WIDTH)
+BLOCK = 12 * WIDTH**2 + 13 * WIDTH
+TAIL = BLOCK + 2 * WIDTH  # a block and a norm
+NETWORK = (3 * 8 * 8 + 1) * WIDTH + (1 + 17) * WIDTH + DEPTH * BLOCK + 2 * WIDTH
+LINEAR, COSINE_ROW = WIDTH + 1, WIDTH  # a row with a bias, a row without
+
+# factors of the learning rate, epoch by epoch
+COSINE_3, COSINE_4, COSINE_2 = (1, 0.75, 0.25), (1, 0.853553, 0.5, 0.146447), (1, 0.5)
+CONSTANT_3 = (1, 1, 1)
+QUARTER_3 = (1, 0.712639, 0.015707)  # cos(99πe / (200(E - 1)))
+TENTH_10 = (1,) * 9 + (0.1,)
+
+TRAINED = {"epochs": 3, "batch_size": 7, "lr": 0.011, "weight_decay": 0.0007}
+ADAPTED = {**TRAINED, "adapter_rank": RANK}
+ALIGNED = {"align_epochs": 6, "align_samples": 9, "align_lr": 0.013}
+KEEPS_TWO = {"exemplars_per_class": 2}  # 6 images after the first task
+
+
+class Fit(NamedTuple):
+    """One training; numbers are rounded."""
+
+    groups: tuple[tuple[float, int], ...]  # learning rate at the start, numbers trained
+    decay: tuple[float, ...] = COSINE_3  # as long as there are epochs
+    images: int = 0
+    weight_decay: float = 0.0007
+    batch_size: int = 7
+    optimiser: str = "sgd"
+    momentum: float = 0.9
+    epochs_before: int = 0
+    after_step: bool = False
+
+
+class Alignment(NamedTuple):
+    weight_decay: float = 5e-4
+    old_means: float = 1.0  # what the means of the first task's classes are multiplied by
+    period: int = 6  # epochs in which the rate falls to zero
+    epochs: int = 6
+    samples: int = 9
+    lr: float = 0.013
+    momentum: float = 0.9
+    classes: int = 5
+
+
+class Wiring(NamedTuple):
+    options: dict[str, Any]
+    first: list[Fit]
+    second: list[Fit]
+    alignment: Alignment | None = None  # in the second task; there is none in the first
+    head: Callable[[Tensor, Tensor], Tensor] | None = None  # features, rows -> aligned logits
+
+
+def cosine_head(feats_ND: Tensor, rows_CD: Tensor) -> Tensor:
+    return 20 * F.cosine_similarity(feats_ND[:, None], rows_CD[None], dim=2)
+
+
+def linear_head(feats_ND: Tensor, rows_CE: Tensor) -> Tensor:
+    return feats_ND @ rows_CE[:, :-1].T + rows_CE[:, -1]
+
+
+def slca_head(feats_ND: Tensor, rows_CE: Tensor) -> Tensor:
+    logits_NC = linear_head(feats_ND, rows_CE)
+    lengths = logits_NC[:, :3].norm(dim=1), logits_NC[:, 3:].norm(dim=1)
+    return logits_NC / ((lengths[0] + lengths[1]) / 2)[:, None] / 0.1
+
+
+def fit(numbers: int, images: int, **others: Any) -> Fit:
+    """A training of one group."""
+    return Fit(((0.011, numbers),), images=images, **others)
+
+
+def adapter_and_rows(**others: Any) -> tuple[list[Fit], list[Fit]]:
+    first = fit(ADAPTER + 3 * COSINE_ROW, 12, **others)
+    return [first], [fit(ADAPTER + 2 * COSINE_ROW, 10, **others)]
+
+
+DAF = Wiring(
+    {**ADAPTED, **ALIGNED, "momentum": 0.8},
+    *adapter_and_rows(momentum=0.8),
+    Alignment(),
+    cosine_head,
+)
+PROXY = fit(ADAPTER + 3 * COSINE_ROW + 1, 12)  # and the scale
+WIRING = {
+    "daf": DAF,
+    "daf-paper": DAF,
+    "daf-retrieval": DAF,
+    "finetune": Wiring(
+        {**TRAINED, "first_weight_decay": 0.0003},
+        [fit(NETWORK + 3 * LINEAR, 12, decay=CONSTANT_3, weight_decay=0.0003)],
+        [fit(NETWORK + 5 * LINEAR, 10, decay=CONSTANT_3)],
+    ),
+    "joint": Wiring(ADAPTED, [fit(ADAPTER + 3 * LINEAR, 12)], [fit(ADAPTER + 5 * LINEAR, 22)]),
+    "aper": Wiring(ADAPTED, [PROXY], []),
+    "ranpac": Wiring({**ADAPTED, "projection": 30}, [PROXY], []),
+    "slca": Wiring(
+        {**TRAINED, **ALIGNED, "epochs": 10, "backbone_rate": 0.02},
+        [Fit(((0.00022, NETWORK), (0.011, 3 * LINEAR)), TENTH_10, 12)],
+        [Fit(((0.00022, NETWORK), (0.011, 2 * LINEAR)), TENTH_10, 10)],
+        Alignment(old_means=0.95),
+        slca_head,
+    ),
+    "ssiat": Wiring(
+        {**ADAPTED, **ALIGNED, "first_epochs": 4},
+        [fit(ADAPTER + 3 * COSINE_ROW, 12, decay=COSINE_4)],
+        [fit(ADAPTER + 2 * COSINE_ROW, 10)],
+        Alignment(old_means=0.95),
+        cosine_head,
+    ),
+    "ease": Wiring(ADAPTED, [PROXY], [fit(ADAPTER + 2 * COSINE_ROW + 1, 10)]),
+    "mos": Wiring(  # the head at a tenth of the rate; the run's weight decay in the alignment
+        {**ADAPTED, **ALIGNED},
+        [Fit(((0.011, ADAPTER), (0.0011, 3 * LINEAR)), images=12)],
+        [Fit(((0.011, ADAPTER), (0.0011, 2 * LINEAR)), images=10, after_step=True)],
+        Alignment(weight_decay=0.0007),
+        linear_head,
+    ),
+    "tuna": Wiring(
+        {**ADAPTED, **ALIGNED, "decay": True},
+        *adapter_and_rows(),
+        Alignment(old_means=0.95, period=5),
+        cosine_head,
+    ),
+    "l2p": Wiring(
+        {**TRAINED, "pool_size": 4, "prompts_per_image": 2},
+        [fit(4 * 5 * WIDTH + 4 * WIDTH + 75, 12, decay=CONSTANT_3, optimiser="adam")],
+        [fit(4 * 5 * WIDTH + 4 * WIDTH + 50, 10, decay=CONSTANT_3, optimiser="adam")],
+    ),
+    "dualprompt": Wiring(  # general prompts in two blocks, the expert's in the third
+        {**TRAINED},
+        [fit(3 * 2 * 5 * WIDTH + WIDTH + 75, 12, decay=CONSTANT_3, optimiser="adam")],
+        [fit(3 * 2 * 5 * WIDTH + WIDTH + 50, 10, decay=CONSTANT_3, optimiser="adam")],
+    ),
+    "coda": Wiring(  # in each block a task's own two components: prompt, key, attention
+        {**TRAINED, "components_per_task": 2},
+        [fit(3 * 2 * (8 + 2) * WIDTH + 75, 12, decay=QUARTER_3, optimiser="adam")],
+        [fit(3 * 2 * (8 + 2) * WIDTH + 50, 10, decay=QUARTER_3, optimiser="adam")],
+    ),
+    "icarl": Wiring(
+        {**TRAINED, **KEEPS_TWO, "first_weight_decay": 0.0003},
+        [fit(NETWORK + 3 * LINEAR, 12, decay=CONSTANT_3, weight_decay=0.0003)],
+        [fit(NETWORK + 5 * LINEAR, 16, decay=CONSTANT_3)],
+    ),
+    "memo": Wiring(  # the second task: a tail, rows over two tails, and rows for new and old
+        {**TRAINED, **KEEPS_TWO, "first_epochs": 4},
+        [fit(NETWORK + 3 * LINEAR, 12, decay=COSINE_4)],
+        [fit(TAIL + 5 * (2 * WIDTH + 1) + (2 + 1) * LINEAR, 16)],
+    ),
+    "foster": Wiring(  # the second task: boosting, then compression
+        {**TRAINED, **KEEPS_TWO, "first_epochs": 4, "compress_epochs": 2},
+        [fit(NETWORK + 3 * LINEAR, 12, decay=COSINE_4)],
+        [
+            fit(NETWORK + 5 * (2 * WIDTH + 1) + 5 * LINEAR, 16),
+            fit(NETWORK + 5 * LINEAR, 16, decay=COSINE_2, weight_decay=0.0, epochs_before=3),
+        ],
+    ),
+}
+
+# CIFAR-100 in tasks of five classes, as the papers or the authors' files have it
+KEEPS_20 = {"exemplars_per_class": 20}
+FIRST_TASK_ADAPTER = {
+    "epochs": 20, "batch_size": 48, "lr": 0.01, "weight_decay": 5e-4, "adapter_rank": 64
+}  # fmt: skip
+WHOLE_NETWORK = {
+    "epochs": 20, "batch_size": 128, "lr": 1e-3, "first_weight_decay": 5e-4, "weight_decay": 2e-4
+}  # fmt: skip
+DAF_OFFICIAL = {"epochs": 20, "batch_size": 48, "lr": 0.01, "momentum": 0.9, "adapter_rank": 16}
+OFFICIAL: dict[str, dict[str, Any]] = {
+    "daf": DAF_OFFICIAL,
+    "daf-paper": DAF_OFFICIAL,
+    "daf-retrieval": DAF_OFFICIAL,
+    "finetune": {**WHOLE_NETWORK, "local_ce": True},
+    "aper": FIRST_TASK_ADAPTER,
+    "ranpac": {**FIRST_TASK_ADAPTER, "projection": 10_000},
+    "slca": {
+        "epochs": 20, "batch_size": 64, "lr": 0.01, "backbone_rate": 0.01, "weight_decay": 5e-4,
+        "memory": "full", "align_epochs": 5, "align_samples": 256, "align_lr": 0.01,
+    },
+    "ssiat": {
+        "first_epochs": 20, "epochs": 10, "batch_size": 48, "lr": 0.01, "weight_decay": 5e-4,
+        "adapter_rank": 64, "margin": 0.0, "memory": "full",
+        "align_epochs": 5, "align_samples": 256, "align_lr": 0.01,
+    },
+    "ease": {
+        "epochs": 20, "batch_size": 48, "lr": 0.025, "weight_decay": 5e-4, "adapter_rank": 64,
+        "cross_weight": 0.1,
+    },
+    "mos": {
+        "epochs": 20, "batch_size": 48, "lr": 0.03, "weight_decay": 5e-4, "adapter_rank": 16,
+        "merge": 0.1, "orth": 0.1, "rounds": 4, "memory": "full",
+        "align_epochs": 30, "align_samples": 240, "align_lr": 0.005,
+    },
+    "tuna": {
+        "epochs": 15, "batch_size": 16, "lr": 0.01, "weight_decay": 5e-4, "adapter_rank": 16,
+        "margin": 0.0, "orth": 1e-3, "decay": False, "memory": "full",
+        "align_epochs": 30, "align_samples": 80, "align_lr": 0.005,
+    },
+    "l2p": {
+        "epochs": 5, "batch_size": 16, "lr": 0.001875, "weight_decay": 0.0, "pool_size": 10,
+        "prompt_length": 5, "prompts_per_image": 5, "key_weight": 0.1,
+    },
+    "dualprompt": {
+        "epochs": 5, "batch_size": 24, "lr": 0.001, "weight_decay": 0.0, "prompt_length": 5,
+        "general_layers": 2, "expert_layers": 3, "key_weight": 0.1,
+    },
+    "coda": {
+        "epochs": 20, "batch_size": 128, "lr": 0.001, "weight_decay": 0.0, "prompt_length": 8,
+        "prompt_layers": 5, "components_per_task": 5, "orthogonality": 0.0,
+    },
+    "icarl": {**WHOLE_NETWORK, **KEEPS_20, "temperature": 2.0},
+    "memo": {
+        **KEEPS_20, "first_epochs": 10, "epochs": 20, "batch_size": 32, "lr": 1e-3,
+        "auxiliary_weight": 1.0,
+    },
+    "foster": {
+        **KEEPS_20, "first_epochs": 20, "epochs": 20, "compress_epochs": 20, "batch_size": 32,
+        "lr": 1e-3, "weight_decay": 5e-4, "boost_beta": 0.96, "compress_beta": 0.97,
+        "temperature": 2.0,
+    },
+}  # fmt: skip
+
+
+class Spy:
+    """Writes down what is asked for, and trains and aligns nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fits: list[Fit] = []
+        self.losses: list[tuple[Loss, list[nn.Parameter]]] = []
+        self.alignments: list[dict[str, Any]] = []
+        spy = self
+
+        def fit(
+            self: Trainer,
+            task: Task,
+            attached: Any,
+            loss: Loss,
+            groups: Sequence[Group],
+            schedule: Schedule,
+            **others: Any,
+        ) -> None:
+            spy.note(task, loss, groups, schedule, **others)
+
+        monkeypatch.setattr(Trainer, "fit", fit)
+        monkeypatch.setattr("dafuse.methods.training.align", self.align)
+
+    def note(
+        self,
+        task: Task,
+        loss: Loss,
+        groups: Sequence[Group],
+        schedule: Schedule,
+        images: ImageSet | None = None,
+        after_step: Callable[[], None] | None = None,
+        epochs_before: int = 0,
+    ) -> None:
+        parameters = [list(group.parameters) for group in groups]
+        trained = [parameter for group in parameters for parameter in group]
+        assert len(set(map(id, trained))) == len(trained)
+        assert all(parameter.requires_grad for parameter in trained)
+        rates = [round(schedule.lr * group.rate, 9) for group in groups]
+        epochs = range(schedule.epochs)
+        self.losses.append((loss, trained))
+        self.fits.append(
+            Fit(
+                tuple(zip(rates, map(numbers, parameters), strict=True)),
+                tuple(round(schedule.decay(epoch, schedule.epochs), 6) for epoch in epochs),
+                len(task.train if images is None else images),
+                schedule.weight_decay,
+                schedule.batch_size,
+                schedule.optimiser,
+                schedule.momentum,
+                epochs_before,
+                after_step is not None,
+            )
+        )
+
+    def align(self, rows_CD: Tensor, *args: Any, **options: Any) -> Tensor:
+        call = inspect.signature(align).bind(rows_CD, *args, **options)
+        call.apply_defaults()
+        self.alignments.append(call.arguments)
+        return rows_CD.clone()
+
+
+def numbers(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def make(
+    name: str, options: dict[str, Any], counts: list[int] = COUNTS, sizes: list[int] = SIZES
+) -> tuple[Any, Trainer, Stream]:
+    dataset = small_dataset(counts)
+    trainer = small_trainer(dataset)
+    return METHODS[name](trainer=trainer, **options), trainer, small_stream(dataset, sizes)
+
+
+def test_every_method_that_trains_is_in_the_tables() -> None:
+    assert WIRING.keys() == METHODS.keys() - {"simplecil"}
+    assert OFFICIAL.keys() == WIRING.keys() - {"joint"}  # which has no official settings
+
+
+@pytest.mark.parametrize("name", WIRING)
+def test_training_and_alignment_are_asked_for_as_published(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy, expected = Spy(monkeypatch), WIRING[name]
+    method, _, stream = make(name, expected.options)
+    method.learn(stream[0])
+    assert spy.fits == expected.first
+    assert not spy.alignments
+    method.learn(stream[1])
+    assert spy.fits == expected.first + expected.second
+    if expected.alignment is None:
+        assert not spy.alignments
+        return
+    (asked,) = spy.alignments
+    assert noted(asked, method) == expected.alignment
+    assert expected.head is not None
+    assert_gradient_of(expected.head, asked["gradient"], asked["rows_CD"])
+
+
+def noted(asked: dict[str, Any], method: Any) -> Alignment:
+    kept_CD = method.classes.tensors["mean"]
+    factors_C = (asked["sampler"].mean_CD / kept_CD).mean(1)
+    assert factors_C[3:].tolist() == pytest.approx([1, 1])  # of the new classes
+    return Alignment(
+        asked["weight_decay"],
+        round(float(factors_C[:3].mean()), 5),
+        asked["period"] or asked["epochs"],
+        asked["epochs"],
+        asked["samples"],
+        asked["lr"],
+        asked["momentum"],
+        len(asked["rows_CD"]),
+    )
+
+
+def assert_gradient_of(
+    head: Callable[[Tensor, Tensor], Tensor],
+    gradient: Callable[[Tensor, Tensor, Tensor], Tensor],
+    like_CE: Tensor,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(like_CE.shape, generator=generator, requires_grad=True)
+    feats = torch.randn(11, WIDTH, generator=generator)
+    labels = torch.arange(11) % len(rows)
+    F.cross_entropy(head(feats, rows), labels).backward()
+    assert rows.grad is not None
+    assert torch.allclose(gradient(rows.detach(), feats, labels), rows.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_defaults_are_the_official_ones_of_cifar100(name: str) -> None:
+    defaults = with_defaults(name, {})
+    assert {option: defaults[option] for option in OFFICIAL[name]} == OFFICIAL[name]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_margin_of_ssiat_is_in_its_loss(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy(monkeypatch)
+    method, trainer, stream = make("ssiat", {**ADAPTED, "margin": 0.3, "align_epochs": 0})
+    for task in list(stream)[:number]:
+        method.learn(task)
+    ((images, labels),) = trainer.test_batches(stream[number - 1].train)
+    loss, (*_, rows) = spy.losses[-1]
+    cosines = F.cosine_similarity(trainer.encode(images, method.adapter)[:, None], rows, dim=2)
+    terms = []
+    for row, label in zip(cosines, labels - stream[number - 1].first, strict=True):
+        own = torch.exp(20 * (row[label] - 0.3))
+        others = sum(torch.exp(20 * c) for j, c in enumerate(row) if j != label)
+        terms.append(-torch.log(own / (own + others)))
+    assert loss(images, labels).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "jitter"),
+    [("daf", 1e-4), ("slca", 1e-4), ("ssiat", 1e-3), ("mos", 1e-4), ("tuna", 1e-4)],
+)
+def test_what_is_added_to_every_variance(
+    name: str, jitter: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class of one image, with none to borrow a covariance from, has only that."""
+    Spy(monkeypatch)
+    method, trainer, stream = make(name, {}, [1], [1])
+    method.learn(stream[0])
+    (covariance,) = method.classes.sampler(trainer.device).covariance()
+    assert torch.allclose(covariance, jitter * torch.eye(WIDTH), atol=jitter / 1000)
+
+
+def test_ranpac_tries_penalties_on_four_fifths_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    Spy(monkeypatch)
+    tried = []
+
+    def choose_penalty(*tensors: Tensor, lift: Any) -> float:
+        tried.append(tensors)
+        return 1.0
+
+    monkeypatch.setattr(ranpac, "choose_penalty", choose_penalty)
+    method, trainer, stream = make("ranpac", WIRING["ranpac"].options)
+    for task in stream:
+        method.learn(task)
+    sizes = [[len(tensor) for tensor in tensors] for tensors in tried]
+    assert sizes == [[9, 9, 3, 3], [8, 8, 2, 2]]  # of 12 images, then of 10
+    for task, (fitted, _, held_out, _) in zip(stream, tried, strict=True):
+        feats, _ = trainer.features(task.train, method.adapter)
+        split = torch.cat([fitted, held_out])
+        nearest = torch.cdist(split, feats).argmin(1)
+        assert sorted(nearest.tolist()) == list(range(len(feats)))  # each image once
+        assert nearest.tolist() != sorted(nearest.tolist())  # and mixed
