@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_learned
+from dafuse.heads.alignment import align
 from dafuse.heads.cosine import cosine_logits
+from dafuse.heads.gaussians import Sampler
 from dafuse.methods.tuna import TUNA, max_fusion, mean_direction, overlap
 from dafuse.vit.adapter import Adapter
 
@@ -115,6 +117,19 @@ def test_orthogonality_and_decay_are_switches() -> None:
     shrunk, *_ = learned([2, 2], decay=True)
     assert torch.equal(default.bank[1]["up.weight"], shrunk.bank[1]["up.weight"])
     assert not torch.equal(default.rows_CD, shrunk.rows_CD)
+
+
+def test_the_rate_of_the_alignment_rises_again_after_its_period() -> None:
+    sampler = Sampler(torch.eye(3), 0.1 * torch.eye(3).expand(3, 3, 3), None)
+    rows = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.5, 0.0, 1.0]])
+
+    def rows_after(epochs: int, period: int | None) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return align(rows, sampler, generator, epochs, samples=8, lr=0.1, period=period)
+
+    assert torch.equal(rows_after(6, period=5), rows_after(5, None))  # the sixth is at rate zero
+    assert not torch.allclose(rows_after(7, period=5), rows_after(5, None))
+    assert torch.equal(rows_after(7, period=7), rows_after(7, None))
 
 
 def test_the_three_ways_to_predict() -> None:
