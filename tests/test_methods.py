@@ -9,6 +9,7 @@ import torch
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS
 from dafuse.vit.backbone import ViT
@@ -273,3 +274,9 @@ def test_declares_what_a_user_must_know(name: str, options: dict[str, Any]) -> N
 def method_docs(cls: type) -> str:
     """The docstrings of a method and of the method it derives from."""
     return " ".join(base.__doc__ or "" for base in cls.__mro__ if issubclass(base, Method))
+
+
+@pytest.mark.parametrize("name", ["mos", "tuna"])
+def test_an_option_out_of_range_is_refused_whichever_method_has_it(name: str) -> None:
+    with pytest.raises(DafuseError, match=r"method.orth must be at least 0, not -1"):
+        make(name, {"orth": -1.0})

@@ -74,8 +74,7 @@ class MOS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unbounded = 0, float("inf")
-        check_ranges(self, merge=(0, 1), orth=unbounded, rounds=unbounded)
+        check_ranges(self, merge=(0, 1), rounds=(0, float("inf")))
         device, width = self.trainer.device, self.trainer.vit.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
