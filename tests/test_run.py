@@ -186,7 +186,9 @@ def test_ctrl_c_says_how_to_go_on_and_loses_nothing(
     images: Path, whole: tuple[Path, float], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    interrupt = SUICIDE.replace("signal.SIGKILL", "signal.SIGINT")
+    # tests that were started in the background inherit an ignored SIGINT
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    interrupt = heard + SUICIDE.replace("signal.SIGKILL", "signal.SIGINT")
     point = POINTS["in training"]
     stopped = dafuse(point[0], point[1], str(point[2]), *command(images, out), code=interrupt)
     assert stopped.returncode == 130
