@@ -7,7 +7,7 @@ does not take the others down. The report is made from the run folders alone.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -18,6 +18,9 @@ from dafuse.commands.terminal import show_results
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS
 from dafuse.progress import Progress
+
+if TYPE_CHECKING:
+    from dafuse.experiments.plan import Planned
 
 
 def main(arguments: list[str]) -> None:
@@ -50,7 +53,7 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}")
 
 
-def run_all(planned: Sequence[Any], progress: Progress) -> list[str]:
+def run_all(planned: "Sequence[Planned]", progress: Progress) -> list[str]:
     """Make every run that is not finished; what failed, and why."""
     from dafuse.engine.run import prepare, run
 
@@ -73,7 +76,7 @@ def run_all(planned: Sequence[Any], progress: Progress) -> list[str]:
     return failed
 
 
-def _show_plan(planned: Sequence[Any]) -> None:
+def _show_plan(planned: "Sequence[Planned]") -> None:
     from dafuse.experiments.plan import estimates
 
     table = Table("run", "seed", "how far", "how", "seconds to go", box=None, padding=(0, 2, 0, 0))

@@ -70,6 +70,12 @@ class RunConfig:
         return Path("runs") / name
 
 
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Key, old and new value wherever two flat configurations differ."""
+    keys = sorted(old.keys() | new.keys())
+    return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
+
+
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested keys joined by dots, as the command line spells them."""
     flat: dict[str, Any] = {}

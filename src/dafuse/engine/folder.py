@@ -25,7 +25,8 @@ from typing import Any, TextIO
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dafuse.engine.config import flatten
+from dafuse.engine.config import differences, flatten
+from dafuse.engine.provenance import compared_inputs
 from dafuse.errors import DafuseError
 from dafuse.files import read_json, write_atomically, write_json
 
@@ -77,11 +78,8 @@ class RunFolder:
             write_json(file, provenance)
             return
         before = read_json(file)
-        for what, old, new in (
-            ("weights", before["weights"]["sha256"], provenance["weights"]["sha256"]),
-            ("data", before["data_fingerprint"], provenance["data_fingerprint"]),
-            ("way images are read (--memory_gb)", before["reading"], provenance["reading"]),
-        ):
+        reading = "way images are read (--memory_gb)", before["reading"], provenance["reading"]
+        for what, old, new in [*compared_inputs(before, provenance), reading]:
             if old != new:
                 raise DafuseError(
                     f"the {what} changed since the run in {self.path} began "
@@ -147,11 +145,9 @@ class RunFolder:
         if not self._records():
             write_json(file, {"format": FORMAT, "hash": config_hash, "config": config})
             return
-        old, new = flatten(saved["config"]), flatten(config)
         differing = [
-            f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
-            for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key)
+            f"{key} was {old!r}, now {new!r}"
+            for key, old, new in differences(flatten(saved["config"]), flatten(config))
         ]
         raise DafuseError(
             f"{self.path} holds a run with another configuration ({'; '.join(differing[:5])}); "

@@ -23,6 +23,14 @@ def versions() -> dict[str, str]:
     return found | {package: version(package) for package in PACKAGES}
 
 
+def compared_inputs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """What a run learns from, with its hash in two provenances: the same, or another."""
+    return [
+        ("weights", before["weights"]["sha256"], now["weights"]["sha256"]),
+        ("data", before["data_fingerprint"], now["data_fingerprint"]),
+    ]
+
+
 def _program() -> str:
     """How the user called it: `python -m dafuse` shows as dafuse, a script by its name."""
     name = Path(sys.argv[0]).name

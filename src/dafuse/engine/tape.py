@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from dafuse.engine.config import NOT_IN_HASH, RunConfig, flatten
+from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten
+from dafuse.engine.provenance import compared_inputs
 from dafuse.errors import DafuseError
 from dafuse.files import read_json, write_atomically
 from dafuse.methods.registry import find_method
@@ -74,10 +75,7 @@ def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
     if config.replay is None:
         return
     recorded = read_json(Path(config.replay) / "provenance.json")
-    for what, old, new in (
-        ("weights", recorded["weights"]["sha256"], provenance["weights"]["sha256"]),
-        ("data", recorded["data_fingerprint"], provenance["data_fingerprint"]),
-    ):
+    for what, old, new in compared_inputs(recorded, provenance):
         if old != new:
             raise DafuseError(f"{config.replay} was recorded with other {what} than are here now")
 
@@ -86,11 +84,8 @@ def _require_same_training(config: RunConfig, source: Path) -> None:
     if not (source / "record").is_dir():
         raise DafuseError(f"{source} has no record: it must be the folder of a run with --record")
     saved = RunConfig(**read_json(source / "config.json")["config"])
-    old, new = training_part(saved), training_part(config)
-    if different := [
-        key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
-    ]:
-        told = "; ".join(f"{key} {old.get(key)!r}, now {new.get(key)!r}" for key in different[:5])
+    if different := differences(training_part(saved), training_part(config)):
+        told = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
         raise DafuseError(f"{source} was trained otherwise, so it cannot be replayed: {told}")
 
 

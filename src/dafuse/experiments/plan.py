@@ -78,13 +78,15 @@ def plan(
 def estimates(planned: Sequence[Planned]) -> Iterator[float | None]:
     """Seconds each run will still take, from finished ones of its method and kind, if any."""
     took: dict[tuple[str, bool], list[float]] = {}
-    for run in planned:
-        if run.finished() and (found := run.found()):
+    results = [run.found() for run in planned]
+    finished = [found is not None and not found.mark for found in results]
+    for run, found, done in zip(planned, results, finished, strict=True):
+        if found is not None and done:
             seconds = sum(sum(task["seconds"].values()) for task in found.tasks)
             took.setdefault(_kind(run), []).append(seconds)
-    for run in planned:
+    for run, done in zip(planned, finished, strict=True):
         known = took.get(_kind(run))
-        yield 0.0 if run.finished() else fmean(known) if known else None
+        yield 0.0 if done else fmean(known) if known else None
 
 
 def _kind(run: Planned) -> tuple[str, bool]:

@@ -147,4 +147,4 @@ class Method(ABC):
 
     def exemplars(self) -> ImageSet:
         """The images kept, of a method that keeps images."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has to say which images it keeps: exemplars()")
