@@ -43,21 +43,21 @@ def test_compiled_and_plain_learn_the_same() -> None:
 
 
 def test_compiled_code_that_is_wrong_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong from the third call on, as a graph would be that replays into the wrong memory."""
+    """Wrong from the second call on, as code would be that was compiled for another attachment."""
     dataset, said = small_dataset([3, 3]), []
     trainer = small_trainer(dataset)
-    trainer.compiled = forward = CompiledForward(full_batch=4, say=said.append)
+    trainer.compiled = CompiledForward(full_batch=4, say=said.append)
     calls: list[int] = []
 
-    def compiled_wrongly(network: ViT, replayed: bool) -> Callable[..., torch.Tensor]:
+    def compiled_wrongly(network: ViT) -> Callable[..., torch.Tensor]:
         calls.append(1)
-        return lambda images, attached: network(images, attached) * (2 if len(calls) > 2 else 1)
+        return lambda images, attached: network(images, attached) * (2 if len(calls) > 1 else 1)
 
-    monkeypatch.setattr(forward, "_make", compiled_wrongly)
+    monkeypatch.setattr("dafuse.engine.compiled.compiled", compiled_wrongly)
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         right = trainer.vit(images)
         for _ in range(5):
             assert torch.allclose(trainer.encode(images, None), right, atol=1e-5)
-    assert len(calls) == 3  # then never again
+    assert len(calls) == 2  # then never again
     assert said == ["compiled code gives features that are off by 100%; going on without compiling"]

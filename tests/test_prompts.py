@@ -95,17 +95,14 @@ def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
-def test_batches_lie_at_one_place_filled_up_with_zeros() -> None:
+def test_batches_are_filled_up_with_zeros() -> None:
     attached = PromptPrefixes()
-    addresses = set()
     for count, batch in ((6, 6), (2, 6), (4, 4)):
         attached.give(some(count, 2, 2, 4, 24)).begin(batch)
         assert attached.held is not None
         assert len(attached.held) == batch
         assert attached.held[:count].any()
         assert not attached.held[count:].any()
-        addresses.add(attached.held.data_ptr())
-    assert len(addresses) == 1
 
 
 def test_prompts_serve_one_batch() -> None:

@@ -31,6 +31,11 @@ def some_images(count: int = 4, seed: int = 1) -> Tensor:
     return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
+def assert_equal_features(ours: Tensor, expected: Tensor) -> None:
+    """But for the order in which numbers are added up."""
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
 def full_adapter(vit: ViT, rank: int = 5, dropout: float = 0.1) -> Adapter:
     """All four tensors far from zero."""
     generator = torch.Generator().manual_seed(2)
@@ -57,15 +62,15 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)
-def test_features_are_timms_bit_for_bit(arguments: dict) -> None:
+def test_features_are_timms(arguments: dict) -> None:
     model = build(**arguments)
     vit, images = ViT(model, PREPROCESSING, "x"), some_images()
     with torch.no_grad():
         expected = model.forward_features(images)
-        assert torch.equal(vit.encode(images), expected)
-        assert torch.equal(vit(images), expected[:, 0])
-        assert torch.equal(vit(images), model(images))  # the CLS token is what timm pools
-        assert torch.equal(vit(images, Attachment()), expected[:, 0])
+        assert_equal_features(vit.encode(images), expected)
+        assert_equal_features(vit(images), expected[:, 0])
+        assert_equal_features(vit(images), model(images))  # the CLS token is what timm pools
+        assert torch.equal(vit(images, Attachment()), vit(images))
     assert expected.shape == (4, vit.tokens, vit.width)
     assert vit.depth == 3
     assert expected.std() > 0.1  # of something
@@ -76,7 +81,29 @@ def test_other_plain_architectures(name: str) -> None:
     model = build(name)
     vit, images = ViT(model, PREPROCESSING, name), some_images(2)
     with torch.no_grad():
-        assert torch.equal(vit.encode(images), model.forward_features(images))
+        assert_equal_features(vit.encode(images), model.forward_features(images))
+
+
+def test_the_cls_token_alone_is_the_same_without_the_others() -> None:
+    """The last block computes it alone, also with an adapter and with a prefix in that block."""
+    vit, images = small_vit(), some_images()
+    keys, values = torch.randn(2, 1, 5, vit.width, generator=torch.Generator().manual_seed(1))
+    for attached in (None, full_adapter(vit).eval(), Prefix({2: (keys, values)})):
+        with torch.no_grad():
+            alone = vit.encode(images, attached, cls_alone=True)
+            assert alone.shape == (4, 1, vit.width)
+            assert_equal_features(alone, vit.encode(images, attached)[:, :1])
+
+
+def test_weights_cast_once_give_what_casting_each_time_gives() -> None:
+    vit, images = small_vit(), some_images()
+    adapter = full_adapter(vit).eval()
+    copy = vit.cast_once(torch.bfloat16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(copy(images, adapter), vit(images, adapter))
+    assert {p.dtype for p in vit.parameters()} == {torch.float32}
+    assert copy.timm.blocks[0].mlp.fc1.weight.dtype == torch.bfloat16
+    assert copy.timm.norm.weight.dtype == torch.float32
 
 
 def test_it_is_frozen_and_stays_in_evaluation_mode() -> None:
@@ -214,16 +241,17 @@ def test_probed_adapter_gives_the_features_of_the_adapter() -> None:
     probed = ProbedAdapter(adapter.train(), vit.tokens)  # has no dropout, whatever the mode
     for _ in range(2):  # armed anew each time
         probed.begin(len(images))
-        ours = vit.encode(images, probed)
+        ours = vit(images, probed)
         with torch.no_grad():
-            expected = vit.encode(images, adapter.eval())
+            expected = vit(images, adapter.eval())
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
     watched = probed.watched()
     expected_maps = [(name, layer) for layer in range(3) for name in ("down", "up")]
     assert [(name, layer) for name, layer, _, _ in watched] == expected_maps
-    for name, _, seen, probe in watched:
-        assert seen.shape == (4, vit.tokens, 24 if name == "down" else 5)
-        assert probe.shape == (4, vit.tokens, 5 if name == "down" else 24)
+    for name, layer, seen, probe in watched:
+        tokens = 1 if layer == 2 else vit.tokens  # the last block computes the CLS token alone
+        assert seen.shape == (4, tokens, 24 if name == "down" else 5)
+        assert probe.shape == (4, tokens, 5 if name == "down" else 24)
         assert probe.requires_grad
 
 
@@ -312,8 +340,8 @@ def test_extra_tokens_go_through_all_blocks() -> None:
     with torch.no_grad():
         x = attached.tokens(model._pos_embed(model.patch_embed(images)))
         expected = model.norm(model.blocks(x))
-        assert torch.equal(ours, expected)
-        assert torch.equal(vit(images, attached), expected[:, 0])
+        assert_equal_features(ours, expected)
+        assert_equal_features(vit(images, attached), expected[:, 0])
         assert not torch.allclose(expected[:, 0], vit(images), atol=0.01)
     ours[:, 0].sum().backward()
     assert attached.extra_1PD.grad is not None

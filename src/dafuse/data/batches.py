@@ -44,6 +44,7 @@ class Loader:
         self.preprocessing = preprocessing
         self.device = device
         self.workers = workers if workers is not None else (os.cpu_count() or 1)
+        self._cut_together = 512 if device.type == "cuda" else 1  # images: one launch for all
         self.skipped: list[str] = []
         self._sources: dict[int, _Source] = {}  # by the identity of the items
         budget = _free_bytes(device) // 2 if memory_bytes is None else memory_bytes
@@ -110,14 +111,18 @@ class Loader:
         boxes, flips = boxes.to(self.device), flips.to(self.device)
         size = self.preprocessing.size
         chunk = max(1, PIXELS_AT_ONCE // max(store.largest, 1))  # photographs come a few at a time
-        for start in range(0, len(index), batch_size):
-            end = min(start + batch_size, len(index))
+        together = batch_size * max(1, min(chunk, self._cut_together) // batch_size)
+        for start in range(0, len(index), together):
+            end = min(start + together, len(index))
             parts = [slice(i, min(i + chunk, end)) for i in range(start, end, chunk)]
             cuts = [
                 crop_and_resize(*store.pick(index[p]), boxes[p], flips[p], size, cubic)
                 for p in parts
             ]
-            yield self._normalise(torch.cat(cuts)), labels[start:end]
+            images = self._normalise(torch.cat(cuts))
+            yield from zip(
+                images.split(batch_size), labels[start:end].split(batch_size), strict=True
+            )
 
     def _normalise(self, images_B3SS: Tensor) -> Tensor:
         return (images_B3SS - self._mean) / self._std

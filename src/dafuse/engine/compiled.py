@@ -1,7 +1,8 @@
-"""Forward passes as compiled code, on a GPU as recorded graphs; checked before it is believed."""
+"""Forward passes as compiled code; checked against plain code before it is believed."""
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -10,24 +11,28 @@ from torch.nn import functional as F
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
 
-CHECKED_CALLS = 4  # of each kind: the first warms up, the second is recorded, the others replay
+CHECKED_CALLS = 2  # with each attachment
 TOLERANCE = 0.05  # of features against those of plain code; bf16 alone makes one or two percent
+
+
+@lru_cache(maxsize=8)  # runs that share a network share its code
+def compiled(network: ViT) -> Callable[..., Tensor]:
+    return torch.compile(network, dynamic=False)
 
 
 class CompiledForward:
     """Compiles a network when it is first asked for. Batches have one size: others are filled up.
 
-    Without gradient, the first calls of each kind are computed by plain code as well. Should the
-    two differ, plain code is right, and goes on.
+    Without gradient, the first calls with each attachment are computed by plain code as well.
+    Should the two differ, plain code is right, and goes on.
     """
 
     def __init__(self, full_batch: int, say: Callable[[str], None] = print) -> None:
         self.full_batch = full_batch
-        self.within_step = False  # of training, where the graphs of one step belong together
+        self.checks = True  # not within a training step, where the device must not wait
         self.trusted = True
         self.deviation = 0.0  # the largest seen, relative to the features' length
         self._say = say
-        self._made: dict[tuple[int, bool], Callable[..., Tensor]] = {}
         self._calls: Counter[tuple[object, ...]] = Counter()
         torch._dynamo.config.recompile_limit = 64  # networks x attachments x batch sizes x modes
 
@@ -36,35 +41,19 @@ class CompiledForward:
 
     def __call__(self, network: ViT, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
         count = len(images_B3SS)
-        images_B3SS = self._filled(images_B3SS)
+        missing = max(0, self.full_batch - count)
+        images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, missing))
         if attached is not None:
             attached.begin(len(images_B3SS))
-        replayed = attached is None or attached.replay
-        if replayed and not self.within_step:
-            torch.compiler.cudagraph_mark_step_begin()
-        features = self._make(network, replayed)(images_B3SS, attached).float()
-        if replayed:
-            features = features.clone()  # its memory is written again by the next call
-        if not torch.is_grad_enabled():
+        features = compiled(network)(images_B3SS, attached).float()
+        if self.checks and not torch.is_grad_enabled():
             features = self._checked(features, network, images_B3SS, attached)
         return features[:count]
-
-    def _make(self, network: ViT, replayed: bool) -> Callable[..., Tensor]:
-        """Small batches take longer to launch than to compute: record and replay them."""
-        key = id(network), replayed
-        if key not in self._made:
-            mode = "reduce-overhead" if replayed else None
-            self._made[key] = torch.compile(network, dynamic=False, mode=mode)
-        return self._made[key]
-
-    def _filled(self, images_B3SS: Tensor) -> Tensor:
-        missing = max(0, self.full_batch - len(images_B3SS))
-        return F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, missing))
 
     def _checked(
         self, features: Tensor, network: ViT, images_B3SS: Tensor, attached: Attachment | None
     ) -> Tensor:
-        kind = id(network), type(attached), images_B3SS.shape
+        kind = id(network), id(attached), images_B3SS.shape
         self._calls[kind] += 1
         if self._calls[kind] > CHECKED_CALLS:
             return features

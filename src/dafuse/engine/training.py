@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.recorded import RecordedStep
 from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
@@ -42,6 +44,10 @@ class Trainer:
     ) -> None:
         self.device = fabric.device
         self.vit = vit.to(self.device)
+        with fabric.autocast():
+            casts = torch.is_autocast_enabled(self.device.type)
+            dtype = torch.get_autocast_dtype(self.device.type)
+        self._frozen = _cast_once(self.vit, dtype) if casts else self.vit
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
         self.inference_batch = 256 if self.device.type == "cuda" else 64
@@ -68,28 +74,32 @@ class Trainer:
     ) -> None:
         images = task.train if images is None else images
         epochs, size = schedule.epochs, schedule.batch_size
-        optimiser = _optimiser(groups, schedule)
+        recorded = self.compiled is not None and self.device.type == "cuda"
+        optimiser = _optimiser(groups, schedule, self.device if recorded else None)
+
+        def step(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            optimiser.zero_grad(set_to_none=True)
+            value = loss(batch_B3SS, labels_B)
+            self.fabric.backward(value)
+            optimiser.step()
+            if after_step is not None:
+                after_step()
+            return value.detach()
+
+        take_step = RecordedStep(step, self.progress.say) if recorded else step
         steps = epochs * math.ceil(len(images) / size)
         with (
             self._training(task, attached, size),
             self.phase("train", epochs * len(images), steps) as bar,
         ):
             for epoch in range(epochs):
-                for group in optimiser.param_groups:
-                    group["lr"] = group["peak"] * schedule.decay(epoch, epochs)
+                _set_rates(optimiser, schedule.decay(epoch, epochs))
                 seed = self.seed, "augmentation", task.index, epochs_before + epoch
                 losses = []
                 for batch, labels in self.loader.train_batches(
                     images, size, torch_generator(*seed)
                 ):
-                    torch.compiler.cudagraph_mark_step_begin()
-                    value = loss(batch, labels)
-                    optimiser.zero_grad(set_to_none=True)
-                    self.fabric.backward(value)
-                    optimiser.step()
-                    if after_step is not None:
-                        after_step()
-                    losses.append(value.detach())
+                    losses.append(take_step(batch, labels))
                     bar.advance(note=f"epoch {epoch + 1}/{epochs}")
                 self.epoch_losses.append(self._mean_finite(losses, task, epoch))
         optimiser.zero_grad(set_to_none=True)
@@ -97,7 +107,7 @@ class Trainer:
     def encode(
         self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
     ) -> Tensor:
-        network = network or self.vit
+        network = network or self._frozen
         count, copies = len(images_B3SS), attached.copies if attached is not None else 1
         if copies > 1 and count > (most := max(1, self.inference_batch // copies)):
             parts = images_B3SS.split(most)
@@ -158,7 +168,7 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         module.train()
         if self.compiled is not None:
-            self.compiled.full_batch, self.compiled.within_step = batch_size, True
+            self.compiled.full_batch, self.compiled.checks = batch_size, False
         try:
             with torch.random.fork_rng(devices):
                 torch.manual_seed(derive(self.seed, "dropout", task.index))
@@ -166,7 +176,7 @@ class Trainer:
         finally:
             module.eval()
             if self.compiled is not None:
-                self.compiled.full_batch, self.compiled.within_step = self.inference_batch, False
+                self.compiled.full_batch, self.compiled.checks = self.inference_batch, True
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
         """The epoch's mean loss. Looked at once an epoch, so that the device never waits."""
@@ -185,17 +195,42 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
 
-def _optimiser(groups: Sequence[Group], schedule: Schedule) -> torch.optim.Optimizer:
-    """Each group keeps its own peak, from which the schedule sets the rate of an epoch."""
+@lru_cache(maxsize=1)  # runs that share a network share the copy, and what is compiled for it
+def _cast_once(vit: ViT, dtype: torch.dtype) -> ViT:
+    return vit.cast_once(dtype)
+
+
+def _optimiser(
+    groups: Sequence[Group], schedule: Schedule, recorded_on: torch.device | None
+) -> torch.optim.Optimizer:
+    """Each group keeps its own peak, from which the schedule sets the rate of an epoch.
+
+    A recorded step reads the rate from the device's memory, where it can be changed.
+    """
     settings: list[dict[str, Any]] = [
         {"params": list(group.parameters), "peak": schedule.lr * group.rate} for group in groups
     ]
+    how: dict[str, Any] = {"foreach": True}
+    if recorded_on is not None:
+        how = {"fused": True}
+        for group in settings:
+            group["lr"] = torch.tensor(group["peak"], device=recorded_on)
     if schedule.optimiser == "adam":
-        return torch.optim.Adam(settings, weight_decay=schedule.weight_decay, foreach=True)
+        how["capturable"] = recorded_on is not None
+        return torch.optim.Adam(settings, weight_decay=schedule.weight_decay, **how)
     return torch.optim.SGD(
         settings,
         lr=schedule.lr,
         momentum=schedule.momentum,
         weight_decay=schedule.weight_decay,
-        foreach=True,
+        **how,
     )
+
+
+def _set_rates(optimiser: torch.optim.Optimizer, decay: float) -> None:
+    for group in optimiser.param_groups:
+        rate = group["peak"] * decay
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -44,7 +44,8 @@ class Trainer(Protocol):
         """Minimise the loss over augmented images: the task's, unless others are given.
 
         The attachment is in training mode meanwhile. A second training within one task says how
-        many epochs were before it, so that it sees other crops.
+        many epochs were before it, so that it sees other crops. On a GPU a step is recorded and
+        replayed: what the loss and `after_step` do in Python is done a few times only.
         """
 
     def encode(
@@ -52,8 +53,7 @@ class Trainer(Protocol):
     ) -> Tensor:
         """Features [B, ...] as float32, computed in the run's precision.
 
-        Of the frozen ViT, or of another network: one that the method trains whole. Where several
-        networks are asked in one training step, the one that is trained comes last.
+        Of the frozen ViT, or of another network: one that the method trains whole.
         """
 
     def features(

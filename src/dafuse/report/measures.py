@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from dafuse.engine.matrix import DEFINITIONS
@@ -13,21 +14,26 @@ NAN = float("nan")
 def measures(run: RunResult) -> dict[str, float]:
     """Every number of the table for one run, by column."""
     training = [task for task in run.tasks if task.get("images", {}).get("train")]
-    learning = sum(sum(t["seconds"].values()) - t["seconds"].get("evaluate", 0) for t in training)
-    trained = sum(task["images"]["train"] for task in training)
+    training = training[1:] or training  # the first pays for compiling, once
     last = run.tasks[-1]
     kept = last.get("kept_bytes")
     declared = run.results.get("method", {})
     passes, images = declared.get("passes_per_prediction"), declared.get("keeps_images")
     return {
         **run.matrix.metrics(),
-        "train_speed": trained / learning if trained and learning else NAN,
+        "train_speed": median(map(_learning_speed, training)) if training else NAN,
         "inference_speed": speed(last, "evaluate"),
         "seconds": float(sum(sum(task["seconds"].values()) for task in run.tasks)) or NAN,
         "kept_bytes": float(sum(kept.values())) if kept else NAN,
         "keeps_images": NAN if images is None else float(images),
         "passes": float(passes) if passes else NAN,
     }
+
+
+def _learning_speed(task: dict[str, Any]) -> float:
+    """Images in training steps per second of all phases but evaluation."""
+    seconds = sum(task["seconds"].values()) - task["seconds"].get("evaluate", 0)
+    return task["images"]["train"] / seconds if seconds else NAN
 
 
 def speed(task: dict[str, Any], phase: str) -> float:
@@ -66,8 +72,8 @@ COLUMNS = {
     "forgetting": Column("Forgetting", DEFINITIONS["forgetting"]),
     "train_speed": Column(
         "Training images/s",
-        "images used in training steps per second of learning (all phases but evaluation), in the "
-        "tasks that train: some methods do so in the first task only",
+        "images in training steps per second of learning (all phases but evaluation): the median "
+        "of the tasks that train, without the first, which pays for compiling, if there are others",
         human_number,
     ),
     "inference_speed": Column(

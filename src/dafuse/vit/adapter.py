@@ -72,8 +72,6 @@ class ProbedAdapter(Attachment):
     own gradient (`fusion.gradients`).
     """
 
-    replay = False  # the zeros are as large as all activations
-
     def __init__(self, adapter: Adapter, tokens: int) -> None:
         super().__init__()
         self.adapter, self.sequence = adapter, tokens
@@ -84,11 +82,11 @@ class ProbedAdapter(Attachment):
         """New zeros, and nothing remembered."""
         depth, rank, width = self.adapter.down.weight.shape
         device = self.adapter.down.weight.device
-        sizes = [rank, width] * depth
         self.inputs = []
         self.probes = [
-            torch.zeros(batch, self.sequence, size, device=device, requires_grad=True)
-            for size in sizes
+            torch.zeros(batch, tokens, size, device=device, requires_grad=True)
+            for tokens in [self.sequence] * (depth - 1) + [1]  # the last block computes CLS alone
+            for size in (rank, width)
         ]
 
     def watched(self) -> list[tuple[str, int, Tensor, Tensor]]:

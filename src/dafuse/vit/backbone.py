@@ -1,9 +1,11 @@
 """The Vision Transformer: timm builds it, our forward walks its blocks once."""
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from timm.layers.attention import Attention
+from timm.layers.patch_embed import PatchEmbed
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -34,18 +36,28 @@ class ViT(nn.Module):
 
     def forward(self, images_B3HW: Tensor, attached: Attachment | None = None) -> Tensor:
         """Features [B, D]: the CLS token, or what the attachment reads out."""
-        x_BND = self.encode(images_B3HW, attached)
-        return x_BND[:, 0] if attached is None else attached.readout(x_BND)
+        if attached is None:
+            return self.encode(images_B3HW, cls_alone=True)[:, 0]
+        x_BND = self.encode(images_B3HW, attached, cls_alone=attached.reads_cls_alone)
+        return attached.readout(x_BND)
 
-    def encode(self, images_B3HW: Tensor, attached: Attachment | None = None) -> Tensor:
-        """All tokens [B, N, D] after the final norm, as timm's ``forward_features`` gives them."""
+    def encode(
+        self, images_B3HW: Tensor, attached: Attachment | None = None, cls_alone: bool = False
+    ) -> Tensor:
+        """All tokens [B, N, D] after the final norm, as timm's ``forward_features`` gives them.
+
+        Of these the CLS token alone where no other is asked for: then the last block need not
+        compute the others, only look at them.
+        """
         vit = self.timm
-        x_BND = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images_B3HW))))
+        x_BND = vit.norm_pre(vit.patch_drop(vit._pos_embed(_embed(vit.patch_embed, images_B3HW))))
         if attached is not None:
             x_BND = attached.tokens(x_BND)
         for layer, block in enumerate(vit.blocks):
+            asking = 1 if cls_alone and layer == self.depth - 1 else None
             prefix = attached.prefix(layer) if attached is not None else None
-            h_BND = x_BND + block.ls1(_attend(block.attn, block.norm1(x_BND), prefix))
+            attention = _attend(block.attn, block.norm1(x_BND), prefix, asking)
+            h_BND = x_BND[:, :asking] + block.ls1(attention)
             x_BND = h_BND + block.ls2(block.mlp(block.norm2(h_BND)))
             branch = attached.branch(layer, h_BND) if attached is not None else None
             if branch is not None:
@@ -56,22 +68,57 @@ class ViT(nn.Module):
         """A copy of its own whose every weight may be trained."""
         return deepcopy(self).requires_grad_(True)
 
+    def cast_once(self, dtype: torch.dtype) -> "ViT":
+        """A copy that holds its products' weights as autocast would cast them in every pass."""
+        copy = deepcopy(self)
+        for module in copy.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                module.to(dtype)
+        return copy
 
-def _attend(attn: Attention, x_BND: Tensor, prefix: tuple[Tensor, Tensor] | None) -> Tensor:
+
+def queries_keys_values(
+    attn: Attention, x_BND: Tensor, asking: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[B, H, N, D/H] each, before their norms; queries of the first tokens only, where so asked."""
+    if asking is None:
+        q, k, v = attn.qkv(x_BND).chunk(3, dim=2)
+    else:
+        weight, bias = attn.qkv.weight, attn.qkv.bias
+        queries = slice(len(weight) // 3)
+        others = slice(len(weight) // 3, None)
+        q = F.linear(x_BND[:, :asking], weight[queries], None if bias is None else bias[queries])
+        both = F.linear(x_BND, weight[others], None if bias is None else bias[others])
+        k, v = both.chunk(2, dim=2)
+    return heads(attn, q), heads(attn, k), heads(attn, v)
+
+
+def heads(attn: Attention, x_BND: Tensor) -> Tensor:
+    return x_BND.unflatten(2, (attn.num_heads, attn.head_dim)).transpose(1, 2)
+
+
+def _attend(
+    attn: Attention, x_BND: Tensor, prefix: tuple[Tensor, Tensor] | None, asking: int | None
+) -> Tensor:
     """timm's attention, with extra keys and values in front where there is a prefix."""
-    if prefix is None:
+    if prefix is None and asking is None:
         return attn(x_BND)
-    batch, tokens, _ = x_BND.shape
+    q, k, v = queries_keys_values(attn, x_BND, asking)
+    if prefix is not None:
+        extra_k, extra_v = (heads(attn, t.expand(len(x_BND), -1, -1)) for t in prefix)
+        k, v = torch.cat([extra_k, k], dim=2), torch.cat([extra_v, v], dim=2)
+    out = F.scaled_dot_product_attention(attn.q_norm(q), attn.k_norm(k), v)
+    return attn.proj(attn.norm(out.transpose(1, 2).flatten(2)))
 
-    def heads(t_BND: Tensor) -> Tensor:
-        t_BND = t_BND.expand(batch, -1, -1)
-        return t_BND.unflatten(2, (attn.num_heads, attn.head_dim)).transpose(1, 2)
 
-    q, k, v = attn.qkv(x_BND).chunk(3, dim=2)
-    k_BHND = torch.cat([heads(prefix[0]), heads(k)], dim=2)
-    v_BHND = torch.cat([heads(prefix[1]), heads(v)], dim=2)
-    out = F.scaled_dot_product_attention(attn.q_norm(heads(q)), attn.k_norm(k_BHND), v_BHND)
-    return attn.proj(attn.norm(out.transpose(1, 2).reshape(batch, tokens, -1)))
+def _embed(embed: Any, images_B3HW: Tensor) -> Tensor:
+    """timm's patch embedding: a convolution of patches that do not overlap is one product."""
+    if type(embed) is not PatchEmbed or not embed.flatten or embed.dynamic_img_pad:
+        return embed(images_B3HW)
+    height, width = embed.patch_size
+    patches = images_B3HW.unflatten(3, (-1, width)).unflatten(2, (-1, height))
+    patches_BNP = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    return embed.norm(F.linear(patches_BNP, embed.proj.weight.flatten(1), embed.proj.bias))
 
 
 def require_plain_vit(model: nn.Module, tag: str) -> VisionTransformer:

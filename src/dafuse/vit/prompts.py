@@ -18,17 +18,12 @@ def uniform_prompts(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 class Prompts(Attachment):
-    """Holds the prompts [B, ...] of one batch, a row for each image.
-
-    They lie at the same place in memory for every batch, because a recorded CUDA graph knows the
-    tensors of an attachment by their address and would be recorded again for each new one.
-    """
+    """Holds the prompts [B, ...] of one batch, a row for each image."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: Tensor | None = None
-        self.held: Tensor | None = None  # those given, at their place
-        self._place = torch.zeros(0)  # as large as the largest batch so far
+        self.held: Tensor | None = None  # those given, filled up as the batch is
 
     def give(self, prompts: Tensor) -> "Prompts":
         """Take the prompts of the images that are encoded next; returns itself."""
@@ -36,19 +31,11 @@ class Prompts(Attachment):
         return self
 
     def begin(self, batch: int) -> None:
-        """Put the prompts in their place; where the batch was filled up, zeros fill them up too."""
+        """Hold what was given; where the batch was filled up, zeros fill up the prompts too."""
         if self.given is None:
             raise RuntimeError("give the prompts of the images before encoding them")
         given, self.given = self.given, None  # each batch its own: never those of the last one
-        filled = F.pad(given, (0, 0) * (given.dim() - 1) + (0, batch - len(given)))
-        place = self._place
-        if (
-            place.shape[1:] != filled.shape[1:]
-            or len(place) < batch
-            or place.device != given.device
-        ):
-            self._place = place = torch.zeros_like(filled)
-        self.held = place[:batch].detach().copy_(filled)  # differentiable with respect to `given`
+        self.held = F.pad(given, (0, 0) * (given.dim() - 1) + (0, batch - len(given)))
 
 
 class PromptTokens(Prompts):
@@ -57,6 +44,7 @@ class PromptTokens(Prompts):
     They are where the CLS token is: they get its position embedding, if it has one.
     """
 
+    reads_cls_alone = False
     position_11D: Tensor
 
     def __init__(self, vit: ViT) -> None:

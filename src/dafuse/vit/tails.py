@@ -4,16 +4,17 @@ import torch
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
+from dafuse.vit.backbone import ViT, queries_keys_values
 
 AT_ONCE = 8  # tails that are evaluated as one batch: each needs the keys and values of all tokens
 
 
 class AllTokens(Attachment):
     """Reads out every token: of a trunk, what a tail goes on from."""
+
+    reads_cls_alone = False
 
     def readout(self, x_BND: Tensor) -> Tensor:
         return x_BND
@@ -52,6 +53,7 @@ class TailBank(Attachment):
     What is read out of the trunk's tokens is [B, K, D]: each tail's feature of each image.
     """
 
+    reads_cls_alone = False
     compiles = False  # a new size with each tail; its batches are large enough without
 
     def __init__(self, like: Tail) -> None:
@@ -78,15 +80,8 @@ class TailBank(Attachment):
 
 def _attend_from_cls(attn: Attention, x_BND: Tensor) -> Tensor:
     """timm's attention where the CLS token alone asks: [B, 1, D]."""
-    weights = attn.qkv.weight.chunk(3)
-    biases = (None,) * 3 if attn.qkv.bias is None else attn.qkv.bias.chunk(3)
-
-    def heads(x_BND: Tensor, which: int) -> Tensor:
-        y_BND = F.linear(x_BND, weights[which], biases[which])
-        return y_BND.unflatten(2, (attn.num_heads, attn.head_dim)).transpose(1, 2)
-
-    q_BH1D = attn.q_norm(heads(x_BND[:, :1], 0))
-    k_BHND, v_BHND = attn.k_norm(heads(x_BND, 1)), heads(x_BND, 2)
+    q_BH1D, k_BHND, v_BHND = queries_keys_values(attn, x_BND, asking=1)
+    q_BH1D, k_BHND = attn.q_norm(q_BH1D), attn.k_norm(k_BHND)
     share_BH1N = torch.softmax(attn.scale * q_BH1D @ k_BHND.transpose(2, 3), dim=3)
     out = share_BH1N @ v_BHND  # written out: torch.vmap has no rule for the fused attention
     return attn.proj(attn.norm(out.transpose(1, 2).flatten(2)))
