@@ -14,18 +14,18 @@ from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
-from dafuse.fusion.gradients import Curvature, Watched, gradient_and_fisher
+from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.methods.contract import Method
+from dafuse.methods.curvature import curvature_at
 from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
-from dafuse.seeds import numpy_generator
-from dafuse.vit.adapter import Adapter, ProbedAdapter, Tensors
+from dafuse.vit.adapter import Adapter, Tensors
 
 
 @dataclass(kw_only=True, eq=False)
@@ -191,7 +191,8 @@ class DAF(Method):
         """Gradient and Fisher of the training loss at θ_t."""
 
         def measure() -> Tensors:
-            at_end = self._measure(task, head)
+            per_batch = self.batch_size if self.fisher == "per_batch" else None
+            at_end = curvature_at(self.trainer, task, self.task_adapter, head, per_batch)
             loss = torch.tensor(at_end.loss, dtype=torch.float64)
             gradient, fisher = packed("gradient", at_end.gradient), packed("fisher", at_end.fisher)
             return {**gradient, **fisher, "loss": loss}
@@ -199,24 +200,6 @@ class DAF(Method):
         found = self.trainer.recorded(self.fisher, task, measure)
         gradient, fisher = unpacked(found, "gradient"), unpacked(found, "fisher")
         return Curvature(gradient, fisher, float(found["loss"]))
-
-    def _measure(self, task: Task, head: Tensor) -> Curvature:
-        """One pass over the task's images: no dropout, test transform."""
-        probed = ProbedAdapter(self.task_adapter, self.trainer.vit.tokens)
-
-        def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, list[Watched]]:
-            logits = cosine_logits(self.trainer.encode(images_B3SS, probed), head)
-            losses_B = F.cross_entropy(logits, labels_B - task.first, reduction="none")
-            return losses_B, probed.watched()
-
-        images, batch_size = task.train, None
-        if self.fisher == "per_batch":  # batches as in training: of that size, and mixed
-            shuffle = numpy_generator(self.trainer.seed, "fisher", task.index)
-            images = images.take(shuffle.permutation(len(images)))
-            batch_size = self.batch_size
-        with self.trainer.phase("fisher", len(images), steps=len(images)) as bar:
-            batches = bar.over(self.trainer.test_batches(images, batch_size))
-            return gradient_and_fisher(losses, batches, self.fisher == "per_sample")
 
     def _extend_classifier(self, task: Task) -> None:
         """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians."""

@@ -1,0 +1,48 @@
+"""What is measured of the loss at a trained task adapter: DAF's gradient and Fisher diagonal."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.fusion.gradients import Curvature, Watched, gradient_and_fisher
+from dafuse.heads.cosine import cosine_logits
+from dafuse.methods.contract import Trainer
+from dafuse.seeds import numpy_generator
+from dafuse.vit.adapter import Adapter, ProbedAdapter
+from dafuse.vit.attach import Attachment
+
+
+def losses_under(
+    trainer: Trainer, task: Task, attached: Attachment, head: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The training loss of each image, under the head that the adapter was trained with."""
+
+    def losses(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+        logits = cosine_logits(trainer.encode(images_B3SS, attached), head)
+        return F.cross_entropy(logits, labels_B - task.first, reduction="none")
+
+    return losses
+
+
+def curvature_at(
+    trainer: Trainer, task: Task, adapter: Adapter, head: Tensor, per_batch: int | None = None
+) -> Curvature:
+    """One pass over the task's images: no dropout, test transform.
+
+    Squared are the gradients of single samples, or the mean ones of batches of size ``per_batch``.
+    """
+    probed = ProbedAdapter(adapter, trainer.vit.tokens)
+    losses_of = losses_under(trainer, task, probed, head)
+
+    def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, list[Watched]]:
+        return losses_of(images_B3SS, labels_B), probed.watched()
+
+    images = task.train
+    if per_batch is not None:  # batches as in training: of that size, and mixed
+        shuffle = numpy_generator(trainer.seed, "fisher", task.index)
+        images = images.take(shuffle.permutation(len(images)))
+    with trainer.phase("fisher", len(images), steps=len(images)) as bar:
+        batches = bar.over(trainer.test_batches(images, per_batch))
+        return gradient_and_fisher(losses, batches, per_sample=per_batch is None)
