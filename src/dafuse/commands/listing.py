@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from dafuse.commands.run import NOTES, RECIPES
+from dafuse.commands.run import RECIPES, expected
 
 
 def main(arguments: list[str]) -> None:
@@ -54,14 +54,11 @@ def backbones() -> Table:
 
 
 def recipes() -> Table:
-    import yaml
-
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):
         first = path.read_text().partition("\n")[0].removeprefix("#").strip()
-        expected = yaml.safe_load(path.read_text()).get(NOTES, {})
         named = ("average", "final", "prediction")
-        shown = ", ".join(f"{k} {v}" for k, v in expected.items() if k in named)
+        shown = ", ".join(f"{k} {v}" for k, v in expected(path).items() if k in named)
         rows.append((path.stem, first, shown))
     return _table(("name", "what it is", "expected"), rows)
 

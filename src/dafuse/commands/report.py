@@ -1,8 +1,11 @@
-"""`dafuse report RUN... [--out FOLDER]`."""
+"""`dafuse report RUN... [--out FOLDER] [--ledger FILE]`."""
 
 import argparse
 
-from dafuse.report.command import report
+from dafuse.errors import DafuseError
+from dafuse.report.command import report, write_ledger
+
+VIT_B = "vit_base_patch16_224.augreg_in21k"  # the paper's network, whose weights few have at hand
 
 
 def main(arguments: list[str]) -> None:
@@ -11,5 +14,26 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("runs", nargs="+", help="run folders, or folders that contain some")
     parser.add_argument("--out", default="report", help="folder for the page and the tables")
+    parser.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="also write a row for each run, with its origin, its command, and what is expected "
+        "of a recipe with the same setting (Markdown)",
+    )
+    parser.add_argument(
+        "--with-recipes",
+        action="store_true",
+        help="in the ledger, also name every ViT-B/16 recipe that none of the runs is of",
+    )
     options = parser.parse_args(arguments)
+    if options.with_recipes and not options.ledger:
+        raise DafuseError("--with-recipes adds rows to the ledger: say --ledger FILE too")
     print(report(options.runs, options.out))
+    if options.ledger:
+        from dafuse.commands.run import RECIPES, expected, read_recipe
+        from dafuse.report.setting import Recipe
+
+        paths = sorted(RECIPES.glob("*.yaml"))
+        recipes = [Recipe(path.stem, read_recipe(path.stem), expected(path)) for path in paths]
+        listed = [r for r in recipes if options.with_recipes and r.setting("backbone") == VIT_B]
+        print(write_ledger(options.runs, options.ledger, recipes, listed))

@@ -74,6 +74,11 @@ def read_recipe(name: str) -> dict[str, Any]:
     return recipe
 
 
+def expected(recipe: Path) -> dict[str, Any]:
+    """What a recipe of the package should give, and who says so; empty where nobody does."""
+    return yaml.safe_load(recipe.read_text()).get(NOTES, {})
+
+
 def _as_arguments(recipe: dict[str, Any], chosen: dict[str, str | None]) -> list[str]:
     """The recipe as if it stood before what was typed, so that it is checked the same way.
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dafuse.report import paired
 from dafuse.report.page import write_page
 from dafuse.report.runs import find_runs
-from dafuse.report.tables import make_table, terminal
+from dafuse.report.tables import make_table, terminal, terminal_rows
 
 
 def show_results(folders: list[Path], page: Path) -> None:
@@ -14,4 +15,6 @@ def show_results(folders: list[Path], page: Path) -> None:
     write_page(runs, page)
     console = Console()
     console.print(terminal(make_table(runs)))
+    if pairs := paired.pairings(runs):
+        console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     console.print(f"report: {page.resolve()}", markup=False, highlight=False, soft_wrap=True)

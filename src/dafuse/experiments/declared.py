@@ -60,7 +60,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "final accuracy over gamma", _daf(gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0])
     ),
     "seeds": Experiment(
-        "five class orders, mean and deviation",
+        "five class orders, mean and deviation, paired differences to DAF",
         ({"name": "daf"}, {"name": "daf", "rule": "mean"}, *_named("ranpac tuna")),
         seeds=(1993, 1994, 1995, 1996, 1997),
     ),

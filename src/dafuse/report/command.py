@@ -1,12 +1,15 @@
 """The command `dafuse report`: run folders in, a page and tables out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.report import tables
-from dafuse.report.page import write_page
+from dafuse.report import paired, tables
+from dafuse.report.ledger import ledger
+from dafuse.report.page import page
 from dafuse.report.runs import find_runs
+from dafuse.report.setting import Recipe
 
 
 def report(paths: list[str], out: str = "report") -> str:
@@ -24,12 +27,23 @@ def report(paths: list[str], out: str = "report") -> str:
     except OSError as error:
         raise DafuseError(f"cannot make the folder {folder}: {error.strerror or error}") from error
     table = tables.make_table(runs)
-    write_page(runs, folder / "report.html")
-    write_atomically(folder / "table.md", tables.markdown(table))
-    write_atomically(folder / "table.csv", tables.csv(table))
-    write_atomically(folder / "table.tex", tables.latex(table))
-    lines += [f"wrote {folder / name}" for name in WRITTEN]
+    written = {
+        "report.html": page(runs),
+        "table.md": tables.markdown(table),
+        "table.csv": tables.csv(table),
+        "table.tex": tables.latex(table),
+    }
+    if pairs := paired.pairings(runs):
+        written["paired.md"] = tables.markdown_rows(paired.header(), paired.plain_rows(pairs))
+    for name, content in written.items():
+        write_atomically(folder / name, content)
+    lines += [f"wrote {folder / name}" for name in written]
     return "\n".join(lines)
 
 
-WRITTEN = ("report.html", "table.md", "table.csv", "table.tex")
+def write_ledger(
+    paths: list[str], file: str, recipes: Sequence[Recipe] = (), listed: Sequence[Recipe] = ()
+) -> str:
+    """Write the ledger of these runs; gives the line to tell the user."""
+    write_atomically(file, ledger(find_runs(paths), recipes, listed))
+    return f"wrote {file}"

@@ -108,6 +108,16 @@ def options_of(run: RunResult) -> dict[str, Any]:
     return {key: value for key, value in flatten(run.config).items() if key not in ignored}
 
 
+def changed_options(run: RunResult) -> dict[str, Any]:
+    """The method's options that are not at their default; all, where the defaults are unknown."""
+    defaults = run.results.get("method", {}).get("defaults") or {}
+    return {
+        key: value
+        for key, value in run.config["method"].items()
+        if key != "name" and (key not in defaults or defaults[key] != value)
+    }
+
+
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 32 else text[:31] + "…"

@@ -9,7 +9,7 @@ from string import Template
 from dafuse import __version__
 from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
-from dafuse.report import efficiency, figures, tables
+from dafuse.report import efficiency, figures, paired, tables
 from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
@@ -45,6 +45,7 @@ def page(runs: list[RunResult]) -> str:
         table_note="Numbers after ± are the sample deviation over the runs of a row."
         if repeated
         else "",
+        paired=_paired(runs),
         curves=html_figure(
             figures.accuracy_curves(runs),
             "curves",
@@ -97,6 +98,19 @@ def _lead(runs: list[RunResult]) -> str:
             shared.append(f"{value} per task" if key == "increment" else value)
     count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}"
     return escape(" · ".join([*shared, count]))
+
+
+def _paired(runs: list[RunResult]) -> str:
+    """Differences to DAF, where there are several seeds."""
+    found = paired.pairings(runs)
+    if not found:
+        return ""
+    note = (
+        "Differences in points on the same seed, ± their deviation; the interval is Student's t at "
+        "95 %. Where it holds 0, this many seeds do not tell the two apart."
+    )
+    table = html_table(paired.header(), paired.plain_rows(found))
+    return f'<h3>Paired differences to DAF</h3>{table}<p class="soft">{escape(note)}</p>'
 
 
 def _tiles(table: tables.Table) -> str:

@@ -37,7 +37,7 @@ class RunResult:
         the whole run's.
         """
         declared = self.results.get("method", {})
-        kept = {key: declared[key] for key in ("keeps_images",) if key in declared}
+        kept = {key: declared[key] for key in ("keeps_images", "defaults") if key in declared}
         bare = {**self.results, "confusion": [], "method": kept}
         bare["tasks"] = [{"seconds": {}} for _ in self.tasks]
         return [self] + [

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from csv import writer
 from dataclasses import dataclass
 from io import StringIO
@@ -93,9 +93,14 @@ def show(cell: Cell, column: Column) -> str:
 
 
 def markdown(table: Table) -> str:
-    rows = [[_escape_markdown(text) for text in row] for row in plain_rows(table)]
-    rule = ["---"] + ["---:"] * (len(header()) - 1)
-    return "".join(f"| {' | '.join(row)} |\n" for row in [header(), rule, *rows])
+    return markdown_rows(header(), plain_rows(table))
+
+
+def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Any table: the first column to the left, the others to the right. Text is escaped here."""
+    escaped = [[_escape_markdown(text) for text in row] for row in rows]
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *escaped])
 
 
 def csv(table: Table) -> str:
@@ -123,20 +128,25 @@ def latex(table: Table) -> str:
 
 def terminal(table: Table) -> "TerminalTable":
     """For rich: all of up to four rows, upright; of more only the columns that fit a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as TerminalTable
-    from rich.text import Text
-
     cells = [header(), *plain_rows(table)]
     if len(table.rows) <= 4:
         cells = [list(column) for column in zip(*cells, strict=True)]
     else:
         kept = [header().index(title) for title in FOR_TERMINAL]
         cells = [[row[k] for k in kept] for row in cells]
+    return terminal_rows(cells[0], cells[1:])
+
+
+def terminal_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> "TerminalTable":
+    """Any table for rich, its text taken as it is."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as TerminalTable
+    from rich.text import Text
+
     drawn = TerminalTable(box=SIMPLE_HEAD)
-    for number, title in enumerate(cells[0]):
+    for number, title in enumerate(head):
         drawn.add_column(Text(title), justify="right" if number else "left")
-    for row in cells[1:]:
+    for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn
 

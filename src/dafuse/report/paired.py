@@ -1,0 +1,146 @@
+"""Differences to DAF over the same seeds: what a method gains or loses on one class order.
+
+A seed moves all methods together, since it decides the class order; the difference on each seed
+says more than two means do. With n pairs the interval is that of Student's t with n - 1 degrees of
+freedom, at 95 %.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dafuse.report.groups import Group, changed_options, group_runs, options_of
+from dafuse.report.measures import COLUMNS
+from dafuse.report.runs import RunResult
+from dafuse.report.tables import UNKNOWN
+
+REFERENCE = "daf"
+PAIRED = ("average", "final")
+CONFIDENCE = 0.95
+
+
+class Difference(NamedTuple):
+    """Mean and sample deviation of the differences, and half of the interval's width."""
+
+    mean: float
+    deviation: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class Pairing:
+    name: str
+    reference: str
+    seeds: list[int]  # that both have
+    differences: dict[str, Difference]  # of the columns `PAIRED`: this one less the reference
+    missing: dict[str, list[int]]  # whose run is missing for which seeds
+
+
+def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
+    """Every setting beside DAF on the same stream, where DAF has several seeds."""
+    streams: dict[str, list[Group]] = {}
+    for group in group_runs(runs):
+        streams.setdefault(_stream(group.runs[0]), []).append(group)
+    found = []
+    for groups in streams.values():
+        candidates = [g for g in groups if g.runs[0].method == REFERENCE and g.runs[0].primary]
+        if not candidates:
+            continue
+        reference = min(candidates, key=lambda group: len(changed_options(group.runs[0])))
+        if len(_by_seed(reference)) > 1:
+            found += [_pairing(group, reference) for group in groups if group is not reference]
+    return found
+
+
+def header() -> list[str]:
+    columns = [COLUMNS[key].title for key in PAIRED]
+    both = [text for title in columns for text in (title, f"{title}, 95 % interval")]
+    return ["Less DAF, on the same seeds", "Pairs", *both, "Missing"]
+
+
+def plain_rows(found: Iterable[Pairing]) -> list[list[str]]:
+    """Every row as readable text, under `header()`."""
+    return [
+        [
+            f"{one.name} less {one.reference}",
+            str(len(one.seeds)),
+            *(text for key in PAIRED for text in _shown(one.differences[key])),
+            "; ".join(f"{who}: {', '.join(map(str, s))}" for who, s in one.missing.items())
+            or "none",
+        ]
+        for one in found
+    ]
+
+
+def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """The t that a Student variable exceeds in size with probability 1 - ``confidence``."""
+    low, high = 0.0, math.pi / 2  # of atan(t / sqrt(freedom))
+    for _ in range(80):
+        angle = (low + high) / 2
+        low, high = (angle, high) if _within(angle, freedom) < confidence else (low, angle)
+    return math.sqrt(freedom) * math.tan(high)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """P(|T| <= sqrt(freedom) tan(angle)), a finite sum for whole degrees of freedom."""
+    odd = freedom % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for k in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= (k - 1) / k * math.cos(angle) ** 2
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total
+
+
+def _stream(run: RunResult) -> str:
+    """All that must be equal but the method: data, backbone, increment, how far it is."""
+    shared = {k: v for k, v in options_of(run).items() if not k.startswith("method.")}
+    return json.dumps([len(run.matrix), run.results["tasks_total"], shared], sort_keys=True)
+
+
+def _by_seed(group: Group) -> dict[int, dict[str, float]]:
+    """The paired columns of each seed; of a seed that was run twice, the mean."""
+    runs: dict[int, list[dict[str, float]]] = {}
+    for run in group.runs:
+        if run.seed is not None:
+            runs.setdefault(run.seed, []).append(run.matrix.metrics())
+    return {
+        seed: {key: statistics.fmean(each[key] for each in several) for key in PAIRED}
+        for seed, several in runs.items()
+    }
+
+
+def _pairing(group: Group, reference: Group) -> Pairing:
+    ours, theirs = _by_seed(group), _by_seed(reference)
+    seeds = sorted(ours.keys() & theirs.keys())
+    differences = {
+        key: _difference([ours[seed][key] - theirs[seed][key] for seed in seeds]) for key in PAIRED
+    }
+    absent = {
+        group.name: sorted(theirs.keys() - ours.keys()),
+        reference.name: sorted(ours.keys() - theirs.keys()),
+    }
+    missing = {name: seeds for name, seeds in absent.items() if seeds}
+    return Pairing(group.name, reference.name, seeds, differences, missing)
+
+
+def _difference(values: list[float]) -> Difference:
+    known = [value for value in values if not math.isnan(value)]
+    mean = statistics.fmean(known) if known else math.nan
+    if len(known) < 2:
+        return Difference(mean, math.nan, math.nan)
+    deviation = statistics.stdev(known)
+    margin = t_quantile(len(known) - 1) * deviation / math.sqrt(len(known))
+    return Difference(mean, deviation, margin)
+
+
+def _shown(difference: Difference) -> tuple[str, str]:
+    mean, deviation, margin = difference
+    if math.isnan(mean):
+        return UNKNOWN, UNKNOWN
+    if math.isnan(margin):
+        return f"{mean:+.2f}", UNKNOWN
+    return f"{mean:+.2f} ± {deviation:.2f}", f"{mean - margin:+.2f} to {mean + margin:+.2f}"
