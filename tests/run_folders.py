@@ -140,6 +140,40 @@ def _task(rng, t, epochs, tested, diagnosed):
     return task
 
 
+def add_measurement(folder, tasks=(1, 3), planned=None):
+    """What is measured of DAF's approximations at a recorded run, with plausible numbers."""
+    rng = np.random.default_rng(1)
+    tensors = ("down.weight", "down.bias", "up.weight", "up.bias")
+    pairs = ("fisher_signs", "fisher_exact", "signs_exact", "rule_exact", "batch_sample")
+    names = ("entries", "rank_correlation", "cosine", "ratio_of_sums", "negative")
+    shares = [k / 10 for k in range(11)]
+
+    def one(t):
+        numbers = dict(zip(names, (40, 0.5 + 0.1 * t, 0.8, 0.25, 0.125), strict=True))
+        bends = {"true": 0.2, "fisher": 0.1, "diagonal": 0.3, "hessian": 0.19, "rule": 500.0}
+        return {
+            "task": t,
+            "images": 64,
+            "agreement": {pair: dict.fromkeys(("all", *tensors), numbers) for pair in pairs},
+            "path": {"shares": shares}
+            | {model: [0.4 + bend * s**2 for s in shares] for model, bend in bends.items()},
+            "sampled": {
+                "fisher": {key: rng.lognormal(size=9).tolist() for key in tensors},
+                "exact": {key: (rng.lognormal(size=9) - 0.3).tolist() for key in tensors},
+            },
+            "seconds": 12.0,
+        }
+
+    content = {
+        "format": 1,
+        "options": {"tasks": 2, "images": 64, "probes": 8, "coordinates": 9},
+        "planned": list(planned or tasks),
+        "tasks": [one(t) for t in tasks],
+    }
+    (folder / "approximations.json").write_text(json.dumps(content))
+    return folder
+
+
 def rewrite(folder, name, change):
     content = json.loads((folder / name).read_text())
     change(content)

@@ -6,6 +6,7 @@ does not take the others down. The report is made from the run folders alone.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,14 @@ from rich.table import Table
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import EXPERIMENTS
+from dafuse.experiments.declared import EXPERIMENTS, MeasureOptions
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
+    from dafuse.experiments.measurement import Measurement
     from dafuse.experiments.plan import Planned
+
+    Step = Planned | Measurement
 
 
 def main(arguments: list[str]) -> None:
@@ -29,70 +33,87 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(
             f"no experiment is called {options.name!r}; there are {', '.join(EXPERIMENTS)}"
         )
+    experiment = EXPERIMENTS[options.name]
+    measure = _measure_options(options, experiment.measures)
     common, rest = _method_options(rest)
     base = parse(rest)
-    from dafuse.experiments.plan import plan
+    from dafuse.experiments.plan import measurements, plan
 
-    experiment = EXPERIMENTS[options.name]
     out = Path(options.out or Path("runs") / "experiments" / options.name)
     planned = plan(experiment, base, options.seeds or experiment.seeds, out, common)
+    measured = measurements(experiment, planned, measure)
     if options.dry_run:
-        _show_plan(planned)
+        _show_plan(planned, measured)
         return
     from dafuse.engine.display import TerminalProgress
 
+    steps: list[Step] = [*planned, *measured]
     with TerminalProgress() as progress:
-        failed = run_all(planned, progress)
+        failed = make_all(steps, progress)
     done = [run.folder for run in planned if run.found() is not None]
     if done:
         show_results(done, page=out / "report.html")
-    missing = [f"{run.label}, seed {run.config.seed}" for run in planned if not run.finished()]
+    missing = [f"{step.label}, seed {step.config.seed}" for step in steps if not step.finished()]
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
-        raise DafuseError(f"{len(failed)} of {len(planned)} runs failed: {'; '.join(failed)}")
+        what = "runs and measurements" if measured else "runs"
+        raise DafuseError(f"{len(failed)} of {len(steps)} {what} failed: {'; '.join(failed)}")
 
 
-def run_all(planned: "Sequence[Planned]", progress: Progress) -> list[str]:
-    """Make every run that is not finished; what failed, and why."""
-    from dafuse.engine.run import prepare, run
+def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
+    """Make every step that is not finished; what failed, and why."""
+    from dafuse.engine.run import prepare
 
     failed: list[str] = []
     bench = None
-    for number, each in enumerate(planned, 1):
-        progress.say(f"--- {number}/{len(planned)}: {each.label}, seed {each.config.seed}")
-        if each.finished():
-            progress.say(f"{each.folder} is finished; nothing to compute")
+    for number, step in enumerate(steps, 1):
+        progress.say(f"--- {number}/{len(steps)}: {step.label}, seed {step.config.seed}")
+        if step.finished():
+            progress.say(f"{step.folder} is finished; nothing to compute")
             continue
-        bench = bench or prepare(each.config, progress)
+        bench = bench or prepare(step.config, progress)
         try:
-            run(each.ready(), progress, bench)
+            step.make(progress, bench)
         except Exception as error:  # the others are worth having all the same
             why = (
                 str(error) if isinstance(error, DafuseError) else f"{type(error).__name__}: {error}"
             )
-            failed.append(f"{each.label}, seed {each.config.seed} ({why})")
+            failed.append(f"{step.label}, seed {step.config.seed} ({why})")
             progress.say(f"failed: {why}")
     return failed
 
 
-def _show_plan(planned: "Sequence[Planned]") -> None:
+def _show_plan(planned: "Sequence[Planned]", measured: "Sequence[Measurement]") -> None:
     from dafuse.experiments.plan import estimates
 
     table = Table("run", "seed", "how far", "how", "seconds to go", box=None, padding=(0, 2, 0, 0))
-    to_go, unknown = 0.0, 0
-    for run, seconds in zip(planned, estimates(planned), strict=True):
-        found = run.found()
-        state = "to do" if found is None else found.mark or "finished"
-        replay = run.config.replay
-        how = f"replays {Path(replay).name}" if replay else "records" if run.config.record else ""
+    steps: list[Step] = [*planned, *measured]
+    to_go = [*estimates(planned), *(each.seconds_to_go() for each in measured)]
+    for step, seconds in zip(steps, to_go, strict=True):
         shown = "?" if seconds is None else f"{seconds:.0f}"
-        table.add_row(run.label, str(run.config.seed), state, how, shown)
-        to_go, unknown = to_go + (seconds or 0), unknown + (seconds is None)
+        table.add_row(step.label, str(step.config.seed), step.state(), step.how(), shown)
     console = Console()
     console.print(table)
-    rest = f" and {unknown} runs of whose kind none is finished yet" if unknown else ""
-    console.print(f"{len(planned)} runs, about {to_go:.0f} s to go{rest}", highlight=False)
+    unknown = to_go.count(None)
+    what = "runs and measurements" if measured else "runs"
+    rest = f" and {unknown} {what} of whose kind none is finished yet" if unknown else ""
+    known = sum(seconds or 0 for seconds in to_go)
+    console.print(f"{len(steps)} {what}, about {known:.0f} s to go{rest}", highlight=False)
+
+
+def _measure_options(options: argparse.Namespace, measures: bool) -> MeasureOptions:
+    asked = {
+        field.name: value
+        for field in fields(MeasureOptions)
+        if (value := getattr(options, f"measure_{field.name}")) is not None
+    }
+    for name, value in asked.items():
+        if not measures:
+            raise DafuseError(f"{options.name} measures nothing beside its runs: --measure-{name}")
+        if value < 1:
+            raise DafuseError(f"--measure-{name} must be at least 1, not {value}")
+    return MeasureOptions(**asked)
 
 
 def _method_options(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -127,4 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", help="class orders; its own if left out")
     parser.add_argument("--out", help="folder for the runs; runs/experiments/NAME if left out")
     parser.add_argument("--dry-run", action="store_true", help="list the runs, compute nothing")
+    measured = parser.add_argument_group("what is measured, of an experiment that measures")
+    for field in fields(MeasureOptions):
+        told = f"{field.metadata['help']}; {field.default} if left out"
+        measured.add_argument(f"--measure-{field.name}", type=int, metavar="N", help=told)
     return parser

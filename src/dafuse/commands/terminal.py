@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dafuse.report import paired
+from dafuse.report import measurements, paired
 from dafuse.report.page import write_page
 from dafuse.report.runs import find_runs
 from dafuse.report.tables import make_table, terminal, terminal_rows
@@ -17,4 +17,11 @@ def show_results(folders: list[Path], page: Path) -> None:
     console.print(terminal(make_table(runs)))
     if pairs := paired.pairings(runs):
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
+    for run in runs:
+        if found := measurements.read_measurement(run.folder):
+            console.print(f"{run.folder.name}: {measurements.how_measured(found)}", markup=False)
+            rows = [measurements.AGREEMENT, *measurements.agreement_rows(found)]
+            together = [[row[0], *row[3:]] for row in rows if row[1] in ("Part", "all")]
+            console.print(terminal_rows(together[0], together[1:]))
+            console.print(terminal_rows(*measurements.path_rows(found)))
     console.print(f"report: {page.resolve()}", markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
-"""The paper's tables and figures as experiments: which runs each is made of. No torch here."""
+"""The paper's tables and figures, and some more, as experiments: their runs. No torch here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -17,6 +17,22 @@ class Experiment:
     shows: str
     runs: tuple[Options, ...]
     seeds: tuple[int, ...] = (1993,)
+    measures: bool = False  # DAF's approximations too, at what the first run recorded
+
+
+def _option(default: int, meaning: str) -> int:
+    option: int = field(default=default, metadata={"help": meaning})
+    return option
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How much is measured of DAF's approximations."""
+
+    tasks: int = _option(4, "tasks to measure, evenly spread over the stream")
+    images: int = _option(256, "training images of each of these tasks")
+    probes: int = _option(32, "vectors of random signs a tensor for the Hessian's diagonal")
+    coordinates: int = _option(50, "entries of each tensor with an exact second derivative")
 
 
 def _named(names: str) -> tuple[Options, ...]:
@@ -66,5 +82,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "retrieval": Experiment(
         "DAF and TUNA, with and without retrieval of task adapters", _named("daf-retrieval tuna")
+    ),
+    "approximations": Experiment(
+        "how good DAF's approximations are: Fisher, Hessian, parabola and loss (not in the paper)",
+        (
+            {"name": "daf"},
+            {"name": "daf", "fisher": "per_batch"},
+            {"name": "daf", "first_task": "fuse"},
+            {"name": "daf", "stats_adapter": "task"},
+            {"name": "daf-paper"},
+        ),
+        measures=True,
     ),
 }

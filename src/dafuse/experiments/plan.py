@@ -1,4 +1,4 @@
-"""From an experiment to its runs: where each lies, what it can replay, how far it is."""
+"""From an experiment to its steps: where each run lies, what it can replay, how far it is."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,11 +7,13 @@ from pathlib import Path
 from statistics import fmean
 
 from dafuse.engine.config import RunConfig
-from dafuse.engine.run import resolved
+from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import Experiment, Options
+from dafuse.experiments.declared import Experiment, MeasureOptions, Options
+from dafuse.experiments.measurement import Measurement
 from dafuse.methods.registry import find_method, with_defaults
+from dafuse.progress import Progress
 from dafuse.report.runs import NoResultsYet, RunResult, load_run
 
 
@@ -34,8 +36,20 @@ class Planned:
             return None
 
     def finished(self) -> bool:
-        run = self.found()
-        return run is not None and not run.mark
+        return self.state() == "finished"
+
+    def state(self) -> str:
+        """How far it is."""
+        found = self.found()
+        return "to do" if found is None else found.mark or "finished"
+
+    def how(self) -> str:
+        if self.config.replay:
+            return f"replays {Path(self.config.replay).name}"
+        return "records" if self.config.record else ""
+
+    def make(self, progress: Progress, bench: Bench) -> None:
+        run(self.ready(), progress, bench)
 
     def ready(self) -> RunConfig:
         """Its configuration, without a replay of a run that left no record."""
@@ -75,17 +89,29 @@ def plan(
     return planned
 
 
+def measurements(
+    experiment: Experiment, planned: Sequence[Planned], options: MeasureOptions
+) -> list[Measurement]:
+    """What is measured once the runs are there: at the first one's record, for each seed."""
+    if not experiment.measures:
+        return []
+    first: dict[int, Planned] = {}
+    for each in planned:
+        first.setdefault(each.config.seed, each)
+    return [Measurement("measurement", each.config, options) for each in first.values()]
+
+
 def estimates(planned: Sequence[Planned]) -> Iterator[float | None]:
     """Seconds each run will still take, from finished ones of its method and kind, if any."""
     took: dict[tuple[str, bool], list[float]] = {}
-    results = [run.found() for run in planned]
+    results = [each.found() for each in planned]
     finished = [found is not None and not found.mark for found in results]
-    for run, found, done in zip(planned, results, finished, strict=True):
+    for each, found, done in zip(planned, results, finished, strict=True):
         if found is not None and done:
             seconds = sum(sum(task["seconds"].values()) for task in found.tasks)
-            took.setdefault(_kind(run), []).append(seconds)
-    for run, done in zip(planned, finished, strict=True):
-        known = took.get(_kind(run))
+            took.setdefault(_kind(each), []).append(seconds)
+    for each, done in zip(planned, finished, strict=True):
+        known = took.get(_kind(each))
         yield 0.0 if done else fmean(known) if known else None
 
 

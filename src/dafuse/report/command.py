@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.report import paired, tables
+from dafuse.report import measurements, paired, tables
 from dafuse.report.ledger import ledger
 from dafuse.report.page import page
-from dafuse.report.runs import find_runs
+from dafuse.report.runs import RunResult, find_runs
 from dafuse.report.setting import Recipe
 
 
@@ -35,6 +35,8 @@ def report(paths: list[str], out: str = "report") -> str:
     }
     if pairs := paired.pairings(runs):
         written["paired.md"] = tables.markdown_rows(paired.header(), paired.plain_rows(pairs))
+    if measured := _measured(runs):
+        written["approximations.md"] = measured
     for name, content in written.items():
         write_atomically(folder / name, content)
     lines += [f"wrote {folder / name}" for name in written]
@@ -47,3 +49,15 @@ def write_ledger(
     """Write the ledger of these runs; gives the line to tell the user."""
     write_atomically(file, ledger(find_runs(paths), recipes, listed))
     return f"wrote {file}"
+
+
+def _measured(runs: list[RunResult]) -> str:
+    """What was measured of DAF's approximations at these runs, if anything, as Markdown."""
+    parts = []
+    for run in runs:
+        if found := measurements.read_measurement(run.folder):
+            agreement = measurements.AGREEMENT, measurements.agreement_rows(found)
+            told = f"{run.folder.name}: {measurements.how_measured(found)}"
+            both = (tables.markdown_rows(*t) for t in (agreement, measurements.path_rows(found)))
+            parts.append("\n".join([f"{told}\n", *both]))
+    return "\n".join(parts)

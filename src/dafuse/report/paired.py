@@ -58,7 +58,7 @@ def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
 def header() -> list[str]:
     columns = [COLUMNS[key].title for key in PAIRED]
     both = [text for title in columns for text in (title, f"{title}, 95 % interval")]
-    return ["Less DAF, on the same seeds", "Pairs", *both, "Missing"]
+    return ["Difference", "Pairs", *both, "Missing"]
 
 
 def plain_rows(found: Iterable[Pairing]) -> list[list[str]]:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from dafuse.engine.config import flatten
-from dafuse.report import figures, run_figures
+from dafuse.report import approximation_figures, figures, measurements, run_figures
 from dafuse.report.drawing import own_names
 from dafuse.report.measures import human_bytes, human_number
 from dafuse.report.runs import RunResult
@@ -46,6 +46,18 @@ FIGURES: tuple[tuple[Callable[[RunResult], str], str, str], ...] = (
     ),
     (run_figures.training_loss, "Training loss", "Mean loss of each epoch, task after task."),
     (
+        approximation_figures.loss_along_path,
+        "Loss on the way to the fused adapter",
+        "From the task's adapter to the fused one: the task's true training loss, and second-order "
+        "models of it around the task's adapter. A model that leaves the axes is that far off.",
+    ),
+    (
+        approximation_figures.fisher_against_hessian,
+        "Fisher and Hessian, entry by entry",
+        "Random entries of each of the adapter's tensors in the last measured task. Hollow: the "
+        "second derivative is negative.",
+    ),
+    (
         run_figures.seconds_per_phase,
         "Seconds per phase",
         "Wall time of each task. Evaluation grows since all seen classes are tested every time.",
@@ -65,7 +77,8 @@ def run_section(anchor: str, title: str, run: RunResult, alone: bool) -> str:
         f'<section class="run" id="{anchor}">\n<h2>{escape(title)} {mark_of(run)}</h2>\n'
         f'<p class="soft">{_traits(run)}</p>\n<div class="figures">\n{drawn}'
         f'<div class="card"><h3>Time and speed</h3>{_phases(run)}\n'
-        f"<h3>Kept beside the backbone</h3>{_kept(run)}</div></div>\n{_skipped(run)}"
+        f"<h3>Kept beside the backbone</h3>{_kept(run)}</div></div>\n"
+        f"{_measured(run)}{_skipped(run)}"
         f"<details{opened}><summary>Config</summary>{_settings(run.config)}</details>\n"
         f"<details{opened}><summary>Provenance</summary>"
         f"{_settings(_origin(run))}"
@@ -119,6 +132,18 @@ def _kept(run: RunResult) -> str:
     rows = [[kind, *(human_bytes(kept.get(kind, 0)) for kept in (first, last))] for kind in kinds]
     sums = ["all", human_bytes(sum(first.values())), human_bytes(sum(last.values()))]
     return html_table(["Kind", "After the first task", "After the last"], [*rows, sums])
+
+
+def _measured(run: RunResult) -> str:
+    found = measurements.read_measurement(run.folder)
+    if found is None:
+        return ""
+    agreement = html_table(list(measurements.AGREEMENT), measurements.agreement_rows(found))
+    return (
+        "<h3>How good the approximations are</h3>"
+        f'<p class="soft">{escape(measurements.how_measured(found))}</p>\n{agreement}\n'
+        f"{html_table(*measurements.path_rows(found))}\n"
+    )
 
 
 def _skipped(run: RunResult) -> str:

@@ -1,0 +1,145 @@
+"""How good DAF's approximations are, measured at the task adapters of a recorded run.
+
+Of a task, on some of its training images, under the head the adapter was trained with, without
+dropout:
+
+- the Fisher diagonal F against the diagonal of the Hessian, by random signs (all entries) and exact
+  (some entries of each tensor); its mean over batches against that over samples, on all images; and
+  α r + 1, which Eq. 13 puts in the Hessian's place;
+- along the path from θ_t to the fused θ*_t: the true loss, and the parabolas that F, the Hessian's
+  diagonal, the whole Hessian and Eq. 13 make of it.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dafuse.data.stream import Task
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.experiments.declared import MeasureOptions
+from dafuse.fusion.agreement import agreements, bend, dot, parabola
+from dafuse.fusion.gradients import Curvature
+from dafuse.fusion.hessian import diagonal_at, hutchinson, product
+from dafuse.fusion.rule import fisher_ratio
+from dafuse.methods.curvature import curvature_at, losses_under
+from dafuse.methods.daf import DAF
+from dafuse.seeds import numpy_generator, torch_generator
+from dafuse.vit.adapter import Tensors
+
+SHARES = tuple(k / 10 for k in range(11))  # s, of the path
+BATCH = 64  # images whose graph of two backward passes is held at once
+
+
+def measure_task(
+    trainer: Trainer, task: Task, method: DAF, options: MeasureOptions
+) -> dict[str, Any]:
+    """Every number of one task, as JSON can hold them; the method has just learned it."""
+    start = time.perf_counter()
+    head = _no_training(trainer, task)["head"]
+    adapter = method.task_adapter
+    trained = adapter.tensors()
+    by_sample = curvature_at(trainer, task, adapter, head).fisher
+    by_batch = curvature_at(trainer, task, adapter, head, per_batch=method.batch_size).fisher
+    drawn = numpy_generator(trainer.seed, "measured images", task.index)
+    rows = drawn.permutation(len(task.train))[: options.images]
+    task = replace(task, train=task.train.take(rows))
+    at_task = curvature_at(trainer, task, adapter, head)
+    ratio = fisher_ratio(at_task.fisher, method.fisher_scope)
+    rule = {key: method.alpha * r + 1 for key, r in ratio.items()}  # L'' by Eq. 13
+    diagonal, exact, places = _hessian(trainer, task, method, head, options)
+    sampled = {
+        name: {key: whole[key].flatten().cpu()[places[key]] for key in places}
+        for name, whole in (("fisher", at_task.fisher), ("rule", rule), ("signs", diagonal))
+    }
+    sampled["exact"] = {key: part.cpu() for key, part in exact.items()}
+    path = _path(trainer, task, method, head, at_task, diagonal, rule)
+    adapter.set(trained)
+    return {
+        "task": task.index,
+        "images": len(task.train),
+        "agreement": {
+            "fisher_signs": agreements(at_task.fisher, diagonal),
+            "fisher_exact": agreements(sampled["fisher"], sampled["exact"]),
+            "signs_exact": agreements(sampled["signs"], sampled["exact"]),
+            "batch_sample": agreements(by_batch, by_sample),
+            "rule_exact": agreements(sampled["rule"], sampled["exact"]),
+        },
+        "path": path,
+        "sampled": {
+            name: {key: part.tolist() for key, part in parts.items()}
+            for name, parts in sampled.items()
+        },
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _hessian(
+    trainer: Trainer, task: Task, method: DAF, head: Tensor, options: MeasureOptions
+) -> tuple[Tensors, Tensors, Tensors]:
+    """Its diagonal by random signs; exact at some places of each tensor; these places."""
+    parameters = dict(method.task_adapter.named_parameters())
+    losses = losses_under(trainer, task, method.task_adapter, head)
+    batches = -(-len(task.train) // BATCH)
+    signs = torch_generator(trainer.seed, "hutchinson", task.index)
+    with trainer.phase("random signs", steps=batches * options.probes * len(parameters)) as bar:
+        images = trainer.test_batches(task.train, BATCH)
+        diagonal = hutchinson(losses, parameters, images, options.probes, signs, bar)
+    drawn = torch_generator(trainer.seed, "measured entries", task.index)
+    places = {
+        key: torch.randperm(p.numel(), generator=drawn)[: options.coordinates]
+        for key, p in parameters.items()
+    }
+    steps = batches * sum(map(len, places.values()))
+    with trainer.phase("exact entries", steps=steps) as bar:
+        images = trainer.test_batches(task.train, BATCH)
+        exact = diagonal_at(losses, parameters, images, places, bar)
+    return dict(diagonal), dict(exact), places
+
+
+def _path(
+    trainer: Trainer,
+    task: Task,
+    method: DAF,
+    head: Tensor,
+    at_task: Curvature,
+    diagonal: Tensors,
+    rule: Tensors,
+) -> dict[str, list[float]] | None:
+    """The loss from θ_t to θ*_t, as it is and by each parabola; none where they are the same."""
+    start, end = method.task_adapter.tensors(), method.global_adapter.tensors()
+    step = {key: end[key] - start[key] for key in start}
+    if not any(part.any() for part in step.values()):
+        return None
+    losses = losses_under(trainer, task, method.task_adapter, head)
+    parameters = dict(method.task_adapter.named_parameters())
+    with trainer.phase("along the step", steps=1):
+        along = product(losses, parameters, trainer.test_batches(task.train, BATCH), step)
+    true = []
+    with torch.no_grad(), trainer.phase("path", steps=len(SHARES)) as bar:
+        for share in SHARES:
+            method.task_adapter.set({key: start[key] + share * step[key] for key in start})
+            parts = [losses(x, y) for x, y in trainer.test_batches(task.train)]
+            true.append(float(torch.cat(parts).cpu().double().mean()))
+            bar.advance()
+    bends = {
+        "fisher": bend(at_task.fisher, step),
+        "diagonal": bend(diagonal, step),
+        "hessian": dot(along, step),
+        "rule": bend(rule, step),
+    }
+    slope = dot(at_task.gradient, step)
+    models = {name: parabola(true[0], slope, value, SHARES) for name, value in bends.items()}
+    return {"shares": list(SHARES), "true": true, **models}
+
+
+def _no_training(trainer: Trainer, task: Task) -> dict[str, Tensor]:
+    """What training gave, from the record."""
+
+    def refuse() -> dict[str, Tensor]:
+        raise DafuseError(f"the record of task {task.number} is gone")
+
+    return trainer.recorded("training", task, refuse)

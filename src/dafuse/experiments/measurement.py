@@ -1,0 +1,133 @@
+"""A step of an experiment that is no run: measuring at what a run of it recorded.
+
+The numbers go to ``approximations.json`` in that run's folder, task by task, so that a measurement
+that was stopped goes on, and one that is finished is not made again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dafuse.data.stream import Stream, Task
+from dafuse.engine.config import RunConfig
+from dafuse.engine.devices import launch
+from dafuse.engine.folder import RunFolder
+from dafuse.engine.provenance import provenance
+from dafuse.engine.run import Bench, make_stream
+from dafuse.engine.tape import Tape, require_same_inputs
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.experiments.approximations import measure_task
+from dafuse.experiments.declared import MeasureOptions
+from dafuse.files import write_json
+from dafuse.methods.daf import DAF
+from dafuse.methods.registry import find_method
+from dafuse.progress import Progress
+from dafuse.report.measurements import FILE, FORMAT, read_measurement
+
+
+@dataclass
+class Measurement:
+    """A step of an experiment: what is measured at the record of one of its runs."""
+
+    label: str
+    config: RunConfig  # of the recorded run
+    options: MeasureOptions
+
+    @property
+    def folder(self) -> Path:
+        return self.config.folder()
+
+    def finished(self) -> bool:
+        return self.state() == "finished"
+
+    def state(self) -> str:
+        found = _begun(self.folder, self.options)
+        if found is None:
+            return "to do"
+        done, planned = len(found["tasks"]), len(found["planned"])
+        return "finished" if done == planned else f"{done} of {planned} tasks"
+
+    def how(self) -> str:
+        return f"measures {self.folder.name}"
+
+    def seconds_to_go(self) -> float | None:
+        found = _begun(self.folder, self.options)
+        if found is None or not found["tasks"]:
+            return None
+        each = sum(task["seconds"] for task in found["tasks"]) / len(found["tasks"])
+        return each * (len(found["planned"]) - len(found["tasks"]))
+
+    def make(self, progress: Progress, bench: Bench) -> None:
+        measure(self.config, self.options, progress, bench)
+
+
+def measure(config: RunConfig, options: MeasureOptions, progress: Progress, bench: Bench) -> Path:
+    """Measure what is not measured yet of the recorded run of this configuration; the file."""
+    stream = make_stream(config, bench.loader.dataset)
+    _require_record(config.folder(), len(stream))
+    with RunFolder(config.folder()).open(asdict(config), config.hash()) as folder:
+        path = folder.path / FILE
+        fabric = launch(config.device, "fp32", config.deterministic)
+        trainer = Trainer(bench.vit, bench.loader, fabric, config.seed, progress)
+        origin = provenance(bench.vit, bench.loader, trainer.device)
+        require_same_inputs(replace(config, replay=str(folder.path)), origin)
+        found = _begun(folder.path, options) or {
+            "format": FORMAT,
+            "options": asdict(options),
+            "planned": spread_tasks(len(stream), options.tasks),
+            "provenance": origin,
+            "tasks": [],
+        }
+        trainer.tape = Tape(folder.path / "record", None, trainer.device)
+        done = {task["task"] for task in found["tasks"]}
+        left = [index for index in found["planned"] if index not in done]
+        for task, method in _replayed(config, trainer, stream, left):
+            progress.say(f"measuring task {task.number}/{len(stream)}")
+            found["tasks"].append(measure_task(trainer, task, method, options))
+            write_json(path, found)
+    return path
+
+
+def spread_tasks(count: int, wanted: int) -> list[int]:
+    """Evenly spread indices of tasks, the last among them; the first is only copied by default."""
+    first = min(1, count - 1)
+    wanted = min(wanted, count - first)
+    if wanted == 1:
+        return [count - 1]
+    return [first + round(k * (count - 1 - first) / (wanted - 1)) for k in range(wanted)]
+
+
+def _begun(folder: Path, options: MeasureOptions) -> dict[str, Any] | None:
+    """What was measured with these options already."""
+    found = read_measurement(folder)
+    return found if found is not None and found["options"] == asdict(options) else None
+
+
+def _require_record(folder: Path, tasks: int) -> None:
+    missing = [t for t in range(1, tasks + 1) if not _recorded(folder, t)]
+    if missing:
+        raise DafuseError(
+            f"{folder} has no record of task {missing[0]} to measure at: "
+            "it must be a finished run with --record"
+        )
+
+
+def _recorded(folder: Path, number: int) -> bool:
+    return (folder / "record" / f"training-{number:04d}.safetensors").is_file()
+
+
+def _replayed(
+    config: RunConfig, trainer: Trainer, stream: Stream, wanted: Sequence[int]
+) -> Iterator[tuple[Task, DAF]]:
+    """The method after each wanted task, with its θ_t and θ*_t as in the run."""
+    own = {key: value for key, value in config.method.items() if key != "name"}
+    own["align_epochs"] = 0  # the classifier is not looked at
+    method = find_method(config.method["name"])(trainer=trainer, **own)
+    if not isinstance(method, DAF):
+        raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")
+    for task in list(stream)[: max(wanted, default=-1) + 1]:
+        method.learn(task)
+        if task.index in wanted:
+            yield task, method
