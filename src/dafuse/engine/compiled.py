@@ -41,8 +41,8 @@ class CompiledForward:
 
     def __call__(self, network: ViT, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
         count = len(images_B3SS)
-        missing = max(0, self.full_batch - count)
-        images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, missing))
+        if count < self.full_batch:
+            images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, self.full_batch - count))
         if attached is not None:
             attached.begin(len(images_B3SS))
         features = compiled(network)(images_B3SS, attached).float()
