@@ -27,12 +27,43 @@ settings.load_profile("dafuse")
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 PREPROCESSING = Preprocessing(size=32, mean=(0.5,) * 3, std=(0.5,) * 3, resize=36)
 
+# a process that kills itself, for good, at the count-th call of a function
+SUICIDE = """
+import importlib, os, signal, sys
+module, path, count = sys.argv[1], sys.argv[2].split("."), int(sys.argv[3])
+owner = importlib.import_module(module)
+for name in path[:-1]:
+    owner = getattr(owner, name)
+original, calls = getattr(owner, path[-1]), 0
+def counted(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, path[-1], counted)
+from dafuse.cli import main
+main(sys.argv[4:])
+"""
+
 
 @pytest.fixture(autouse=True)
 def _same_for_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     for name in ("DAFUSE_WEIGHTS", "DAFUSE_DATA"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers are made with the small network, whichever they ask for."""
+
+    def load(tag: str, file: str | None = None, sha256: str | None = None) -> ViT:
+        vit = small_vit()
+        vit.sha256 = sha256 or "0" * 64
+        return vit
+
+    monkeypatch.setattr("dafuse.product.classifier.load_backbone", load)
 
 
 def small_vit(seed: int = 0) -> ViT:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dafuse.heads.alignment import align, cosine_gradient
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.heads.gaussians import JITTER, ClassMemory
+from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory
 
 
 def features(counts: list[int], width: int = 6, seed: int = 0, first: int = 0) -> tuple:
@@ -170,3 +170,58 @@ def test_alignment_is_sgd_with_momentum_decay_and_a_cosine() -> None:
 def test_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="memory"):
         ClassMemory(4, "dense")
+
+
+@pytest.mark.parametrize("kind", ["full", "diagonal"])
+@pytest.mark.parametrize("counts", [(30, 12), (1, 5), (4, 1), (1, 1)])
+def test_merging_equals_learning_all_at_once(kind: str, counts: tuple[int, int]) -> None:
+    before, more = counts
+    feats, labels = features([20, before + more])
+    at_once = ClassMemory(6, kind)
+    at_once.add(feats, labels, 0, 2)
+    memory = ClassMemory(6, kind)
+    memory.add(feats[: 20 + before], labels[: 20 + before], 0, 2)
+    memory.merge(feats[20 + before :], 1, before)
+    for name, expected in at_once.tensors.items():
+        assert torch.allclose(memory.tensors[name], expected, rtol=1e-3, atol=2e-3), name
+    assert torch.equal(memory.tensors["mean"][0], at_once.tensors["mean"][0])
+
+
+def test_merging_never_fails_where_little_is_known() -> None:
+    memory = ClassMemory(6, "full", dtype=torch.float16)
+    feats, labels = features([2])
+    memory.add(feats, labels, 0, 1)
+    for images in range(2, 40):  # rounded to float16 each time
+        memory.merge(feats[:1], 0, images)
+    assert memory.sampler(torch.device("cpu")).covariance().isfinite().all()
+
+
+def test_few_images_borrow_covariance_by_their_number() -> None:
+    feats, labels = features([40, 4, 1])
+    memory = ClassMemory(6, "full")
+    memory.add(feats, labels, 0, 3)
+    own = memory.sampler(torch.device("cpu")).covariance()
+    lent = memory.borrowing([40, 4, 1]).sampler(torch.device("cpu")).covariance()
+    pooled = (39 * own[0] + 3 * own[1]) / 42
+    assert torch.allclose(lent[0], own[0], atol=1e-5)
+    assert torch.allclose(lent[1], pooled * (6 / 9) + own[1] * (3 / 9), rtol=1e-2, atol=1e-2)
+    assert torch.allclose(lent[2], pooled, rtol=1e-2, atol=1e-2)
+    assert memory.borrowing([40, ENOUGH, 99]) is memory  # nobody has few
+
+
+def test_where_every_class_has_one_image_the_means_say_how_far_things_spread() -> None:
+    memory = ClassMemory(6, "full")
+    memory.add(*features([1, 1, 1]), 0, 3)
+    lent = memory.borrowing([1, 1, 1]).sampler(torch.device("cpu")).covariance()
+    spread = memory.tensors["mean"].var(0, correction=0)
+    assert torch.allclose(lent[1], torch.diag(spread), rtol=1e-2, atol=1e-2)
+
+
+def test_widened_gaussians_keep_their_means() -> None:
+    memory = ClassMemory(6, "low_rank", rank=2)
+    memory.add(*features([30, 30]), 0, 2)
+    sampler = memory.sampler(torch.device("cpu"))
+    wide = sampler.widened(torch.tensor([1.0, 3.0]))
+    assert torch.equal(wide.mean_CD, sampler.mean_CD)
+    factors = torch.tensor([1.0, 9.0])[:, None, None]
+    assert torch.allclose(wide.covariance(), sampler.covariance() * factors, rtol=1e-4)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import clean_environment, small_dataset
+from conftest import SUICIDE, clean_environment, small_dataset
 from dafuse.commands.run import parse
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
@@ -26,25 +26,6 @@ OPTIONS = [
     *("--increment", "2", "--device", "cpu", "--method.epochs", "2", "--method.batch_size", "4"),
     *("--method.align_epochs", "2", "--method.align_samples", "8"),
 ]
-
-# a process that kills itself, for good, at the count-th call of a function
-SUICIDE = """
-import importlib, os, signal, sys
-module, path, count = sys.argv[1], sys.argv[2].split("."), int(sys.argv[3])
-owner = importlib.import_module(module)
-for name in path[:-1]:
-    owner = getattr(owner, name)
-original, calls = getattr(owner, path[-1]), 0
-def counted(*args, **kwargs):
-    global calls
-    calls += 1
-    if calls == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(owner, path[-1], counted)
-from dafuse.cli import main
-main(sys.argv[4:])
-"""
 
 
 @pytest.fixture(scope="module")

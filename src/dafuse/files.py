@@ -1,17 +1,25 @@
-"""Files that are either whole or not there: atomic writes, and JSON whose damage is named.
+"""Files that are either whole or not there: atomic writes, locks, JSON whose damage is named.
 
 write_json(folder / "results.json", results)   # a crash leaves the old file or the new one
 results = read_json(folder / "results.json")
+with locked(folder / ".lock", busy):            # one process at a time; a crash lets go
+    ...
 """
 
 import json
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from dafuse.errors import DafuseError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there two processes go unnoticed
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
@@ -56,6 +64,29 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise DafuseError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # also what is not UTF-8
         raise DafuseError(f"{path} is not whole JSON (cut off or damaged): {error}") from error
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], busy: Callable[[], None]) -> Iterator[None]:
+    """Hold this file's lock, which the system frees when its process ends, however it ends.
+
+    Where another has it, ``busy`` is called, to say so or to raise; after it the lock is waited
+    for. Two threads of one process keep each other out as well.
+    """
+    with open(path, "w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                busy()
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what writes that were killed left below this folder; its lock must be held."""
+    for leftover in folder.rglob(".*.tmp"):
+        leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-Items = Sequence[Path] | np.ndarray  # image files, or pixels uint8 [N, H, W, 3]
+# image files or pixels of any sizes, uint8 [H, W, 3] each; or pixels uint8 [N, H, W, 3]
+Items = Sequence[Path] | Sequence[Path | np.ndarray] | np.ndarray
 
 
 class ImageSet:
@@ -68,6 +69,9 @@ class Dataset:
                 digest.update(np.ascontiguousarray(images.items[images.index]).tobytes())
                 continue
             for i in images.index:
-                path = images.items[int(i)]
-                digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
+                item = images.items[int(i)]
+                if isinstance(item, np.ndarray):
+                    digest.update(np.ascontiguousarray(item).tobytes())
+                    continue
+                digest.update(f"{item.parent.name}/{item.name} {item.stat().st_size}\n".encode())
         return digest.hexdigest()

@@ -85,15 +85,16 @@ def _images_by_class(top: Path) -> dict[str, list[Path]]:
             f"no class folder in {top}, {found}: "
             "put the images of each class into a folder named after the class"
         )
-    return {path.name: _images_below(path) for path in class_folders}
+    return {path.name: images_below(path) for path in class_folders}
 
 
-def _images_below(class_folder: Path) -> list[Path]:
+def images_below(top: Path) -> list[Path]:
+    """The images in a folder and all folders in it, hidden ones left out, in ASCII order."""
     images = []
-    for here, below, names in os.walk(class_folder, onerror=_unreadable, followlinks=True):
+    for here, below, names in os.walk(top, onerror=_unreadable, followlinks=True):
         below[:] = [name for name in below if not name.startswith(".")]
         images += [Path(here, name) for name in names if _is_image(name)]
-    return sorted(images, key=lambda path: path.relative_to(class_folder).as_posix())
+    return sorted(images, key=lambda path: path.relative_to(top).as_posix())
 
 
 def _folders(top: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """One image file to pixels, whatever kind of image it is; and many of them, in parallel."""
 
+import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,21 +24,27 @@ class UnreadableImage(Exception):
     """A file that gives no pixels; the message is a short reason."""
 
 
-def read_image(path: str | Path) -> np.ndarray:
+def read_image(source: str | Path | bytes) -> np.ndarray:
     """The pixels of an image file, uint8 [H, W, 3] in RGB, as a viewer would show them.
 
+    The file is given by its path or, where it came by another way, by its bytes.
     Transparent images lie on white, EXIF rotation is applied, of an animation the first frame is
     taken, and images of more than 8 bits are scaled to 8. Raises `UnreadableImage`.
     """
     try:
-        if Path(path).stat().st_size == 0:
+        file: Path | io.BytesIO
+        if isinstance(source, bytes):
+            file, length = io.BytesIO(source), len(source)
+        else:
+            file, length = Path(source), Path(source).stat().st_size
+        if length == 0:
             raise UnreadableImage("the file is empty")
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only refuses twice as many
             if limit and image.width * image.height > limit:
                 raise UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?)")
             image.load()
-            return _to_rgb(image)
+            return to_rgb(image)
     except UnreadableImage:
         raise
     except FileNotFoundError:
@@ -51,7 +58,8 @@ def read_image(path: str | Path) -> np.ndarray:
         raise UnreadableImage(reason) from error
 
 
-def _to_rgb(image: Image.Image) -> np.ndarray:
+def to_rgb(image: Image.Image) -> np.ndarray:
+    """The pixels of a Pillow image, as `read_image` has them. It may be turned in place."""
     with suppress(Exception):  # broken EXIF is no reason to refuse good pixels
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -125,18 +133,20 @@ class _One(NamedTuple):
     reason: str = ""
 
 
-def _decode_each(paths: Sequence[Path], workers: int, drop_pixels: Event) -> Iterator[_One]:
-    """Pixels, or the reason why there are none, in the order of the paths."""
+def _decode_each(
+    items: Sequence[Path | np.ndarray], workers: int, drop_pixels: Event
+) -> Iterator[_One]:
+    """Pixels, or the reason why there are none, in the order of the items."""
 
-    def decode(path: Path) -> _One:
+    def decode(item: Path | np.ndarray) -> _One:
         try:
-            image = read_image(path)
+            image = item if isinstance(item, np.ndarray) else read_image(item)
         except UnreadableImage as error:
             return _One(NO_PIXELS, reason=str(error))
         return _One(NO_PIXELS if drop_pixels.is_set() else image, image.shape[:2])
 
     pool = ThreadPoolExecutor(max(1, workers))
     try:
-        yield from pool.map(decode, paths)
+        yield from pool.map(decode, items)
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for all that is queued

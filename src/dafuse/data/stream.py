@@ -55,7 +55,7 @@ class Stream:
             raise IndexError(index)
         first, size = sum(self.sizes[:index]), self.sizes[index]
         names = self.classes[first : first + size]
-        train, test = _of_classes(self._train, first, size), _of_classes(self._test, first, size)
+        train, test = of_classes(self._train, first, size), of_classes(self._test, first, size)
         return Task(index, first, size, names, train, test)
 
     def __iter__(self) -> Iterator[Task]:
@@ -89,7 +89,7 @@ def task_sizes(count: int, increment: int | Sequence[int]) -> list[int]:
     return [increment] * full + ([rest] if rest else [])
 
 
-def _of_classes(images: ImageSet, first: int, size: int) -> ImageSet:
+def of_classes(images: ImageSet, first: int, size: int) -> ImageSet:
     """The images of classes first .. first + size - 1, sorted by class."""
     rows = np.flatnonzero((images.labels >= first) & (images.labels < first + size))
     return images.take(rows[np.argsort(images.labels[rows], kind="stable")])

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn
 
 from safetensors.torch import load, save
 from torch import Tensor
@@ -28,12 +28,7 @@ from torch import Tensor
 from dafuse.engine.config import differences, flatten
 from dafuse.engine.provenance import compared_inputs
 from dafuse.errors import DafuseError
-from dafuse.files import read_json, write_atomically, write_json
-
-try:
-    import fcntl
-except ImportError:  # not on Windows; there two processes in one folder go unnoticed
-    fcntl = None  # type: ignore[assignment]
+from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
 
 FORMAT = 1
 
@@ -56,10 +51,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DafuseError(f"{self.path} cannot be a run's folder: {error.strerror}") from None
-        with (self.path / ".lock").open("w") as lock:
-            self._lock(lock)
-            for leftover in self.path.rglob(".*.tmp"):  # of a write that was killed
-                leftover.unlink()
+        with locked(self.path / ".lock", self._busy):
+            remove_leftovers(self.path)
             self._claim(config, config_hash)
             yield self
 
@@ -125,13 +118,8 @@ class RunFolder:
     def _records(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("task-*.json"))
 
-    def _lock(self, lock: TextIO) -> None:
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DafuseError(f"another process is running in {self.path}") from None
+    def _busy(self) -> NoReturn:
+        raise DafuseError(f"another process is running in {self.path}")
 
     def _claim(self, config: dict[str, Any], config_hash: str) -> None:
         """Write the configuration or find the same one; another's finished tasks stay."""

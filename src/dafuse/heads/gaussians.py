@@ -9,11 +9,14 @@ matrix product away. Kinds, and their cost in numbers per class at width D:
               deviation in each coordinate
 """
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor
 
 KINDS = ("full", "diagonal", "low_rank")
 JITTER = 1e-4  # added to every variance: the covariance of few images is singular
+ENOUGH = 10  # images with which a class no longer borrows from the others' covariance
 
 
 class ClassMemory:
@@ -42,7 +45,7 @@ class ClassMemory:
         A class of one image has no covariance of its own and borrows the mean one of the classes
         learned with it, or else of all classes known so far.
         """
-        exact = torch.float32 if feats_ND.device.type == "mps" else torch.float64
+        exact = _exact(feats_ND.device)
         grouped = [feats_ND[labels_N == first + c].to(exact) for c in range(classes)]
         means = torch.stack([f.mean(0) for f in grouped])
         own = {c: torch.cov(f.T) for c, f in enumerate(grouped) if len(f) > 1}
@@ -53,11 +56,52 @@ class ClassMemory:
             old = self.tensors[name].to(tensor.device)
             self.tensors[name] = torch.cat([old, tensor.to(self.dtype)])
 
-    def sampler(self, device: torch.device) -> "Sampler":
-        """Ready to draw: factors unpacked once, on the device, in float32."""
-        on_device = {k: v.to(device).float() for k, v in self.tensors.items()}
+    def merge(self, feats_ND: Tensor, row: int, images: int) -> None:
+        """Learn more of the class at this row, whose statistics are those of so many images.
+
+        Mean and covariance become those of all images together: with the sums of squares about
+        the means, S = S₁ + S₂ + (n₁ n₂ / n) δδᵀ, where δ is the distance of the two means.
+        """
+        feats_ND, more = feats_ND.to(_exact(feats_ND.device)), len(feats_ND)
+        mean_D, total = self.tensors["mean"][row].to(feats_ND), images + more
+        apart_D = feats_ND.mean(0) - mean_D
+        centred_ND = feats_ND - feats_ND.mean(0)
+        scatter_DD = centred_ND.T @ centred_ND
+        scatter_DD += torch.outer(apart_D, apart_D) * (images * more / total)
+        scatter_DD += self._covariance(row).to(feats_ND) * (images - 1)
+        merged = self._factor(scatter_DD / (total - 1))
+        self._replace(row, {"mean": mean_D + apart_D * (more / total), **merged})
+
+    def borrowing(self, images: Sequence[int]) -> "ClassMemory":
+        """A memory to draw from, in which classes of few images borrow covariance from all.
+
+        The covariance of n images is noise in most directions when n is small. So a class of less
+        than `ENOUGH` images keeps (n - 1) / (ENOUGH - 1) of its own and takes the rest from the
+        covariance pooled over all classes. Where every class has one image there is nothing to
+        pool, and the variances of the class means stand in for it.
+        """
+        few = [row for row, count in enumerate(images) if count < ENOUGH]
+        if not few:
+            return self
+        pooled_DD = self._pooled(images)
+        lent = self.keeping(range(len(self)))
+        for row in few:
+            own = (images[row] - 1) / (ENOUGH - 1)
+            mixed_DD = torch.lerp(pooled_DD, self._covariance(row), own)
+            lent._replace(row, self._factor(mixed_DD))
+        return lent
+
+    def keeping(self, rows: Iterable[int]) -> "ClassMemory":
+        """A memory of the classes at these rows, in this order."""
+        kept = ClassMemory(self.width, self.kind, self.rank, self.dtype, self.jitter)
+        kept.tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
+        return kept
+
+    def sampler(self, device: torch.device, dtype: torch.dtype = torch.float32) -> "Sampler":
+        """Ready to draw: factors unpacked once, on the device."""
+        on_device = {k: v.to(device).to(dtype) for k, v in self.tensors.items()}
         if self.kind == "full":
-            lower = torch.zeros(len(self), self.width, self.width, device=device)
+            lower = on_device["mean"].new_zeros(len(self), self.width, self.width)
             rows, cols = torch.tril_indices(self.width, self.width, device=device)
             lower[:, rows, cols] = on_device["factor"]
             return Sampler(on_device["mean"], lower, None)
@@ -85,6 +129,28 @@ class ClassMemory:
             leading = torch.nn.functional.pad(leading, (0, self.rank - leading.shape[1]))
         rest = (variance - leading.square().sum(1)).clamp(min=self.jitter)
         return {"directions": leading, "deviation": rest.sqrt()}
+
+    def _covariance(self, row: int) -> Tensor:
+        """[D, D] of one class, as it was before the jitter; float64 where the device has it."""
+        device = self.tensors["mean"].device
+        covariance_DD = self.keeping([row]).sampler(device, _exact(device)).covariance()[0]
+        covariance_DD.diagonal().sub_(self.jitter)
+        return covariance_DD
+
+    def _pooled(self, images: Sequence[int]) -> Tensor:
+        """[D, D]: the mean of the covariances, each by the number of images it was freed by."""
+        freedom = [count - 1 for count in images]
+        if any(freedom):
+            parts = (self._covariance(row) * n for row, n in enumerate(freedom) if n)
+            return sum(parts, start=torch.zeros(())) / sum(freedom)
+        means_CD = self.tensors["mean"].to(_exact(self.tensors["mean"].device))
+        return torch.diag(means_CD.var(0, correction=0))
+
+    def _replace(self, row: int, new: dict[str, Tensor]) -> None:
+        for name, tensor in new.items():
+            changed = self.tensors[name].to(tensor.device, copy=True)
+            changed[row] = tensor.to(self.dtype)
+            self.tensors[name] = changed
 
     def _borrow(self, covariances: list[Tensor]) -> Tensor:
         if covariances:
@@ -122,6 +188,15 @@ class Sampler:
         """The same Gaussians with their means multiplied."""
         return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.deviation_CD)
 
+    def widened(self, factor_C: Tensor) -> "Sampler":
+        """The same Gaussians with their deviations multiplied."""
+        factor, deviation = self.factor_CDK, self.deviation_CD
+        if factor is not None:
+            factor = factor * factor_C[:, None, None]
+        if deviation is not None:
+            deviation = deviation * factor_C[:, None]
+        return Sampler(self.mean_CD, factor, deviation)
+
     def covariance(self) -> Tensor:
         """[C, D, D]."""
         total = torch.zeros(len(self.mean_CD), *[self.mean_CD.shape[1]] * 2).to(self.mean_CD)
@@ -130,3 +205,7 @@ class Sampler:
         if self.deviation_CD is not None:
             total = total + torch.diag_embed(self.deviation_CD.square())
         return total
+
+
+def _exact(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64

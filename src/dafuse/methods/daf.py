@@ -17,7 +17,7 @@ from dafuse.fusion.diagnosis import diagnose, movement
 from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.heads.gaussians import ClassMemory
+from dafuse.heads.gaussians import ClassMemory, Sampler
 from dafuse.methods.contract import Method
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.options import check_finite
@@ -122,7 +122,7 @@ class DAF(Method):
         self.global_adapter.set(fused)  # only θ*_t and θ_avg outlive the task          (line 10)
         self.mean = mean if self.init == "robust" or self.rule == "mean" else None
         self.last = trained if self.init == "previous" else None
-        self._extend_classifier(task)  # prototypes, Gaussians, alignment               (App. B)
+        self.extend_classifier(task)  # prototypes, Gaussians, alignment                (App. B)
         return diagnosis
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class DAF(Method):
         head: Tensor,
     ) -> tuple[Tensors, dict[str, Any]]:
         """The new global adapter θ*_t by the chosen rule, and what the fusion did."""
-        copies = task.number == 1 and self.first_task == "copy"
+        copies = task.first == 0 and self.first_task == "copy"
         if self.rule != "dynamic":
             static = trained if copies else fuse_fixed(trained, init, previous)
             fused = {"static": static, "mean": mean, "last": trained}[self.rule]
@@ -201,7 +201,7 @@ class DAF(Method):
         gradient, fisher = unpacked(found, "gradient"), unpacked(found, "fisher")
         return Curvature(gradient, fisher, float(found["loss"]))
 
-    def _extend_classifier(self, task: Task) -> None:
+    def extend_classifier(self, task: Task) -> None:
         """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians."""
         measured = self.global_adapter if self.stats_adapter == "global" else self.task_adapter
         feats_ND, labels_N = self.trainer.features(task.train, measured)
@@ -209,11 +209,18 @@ class DAF(Method):
         new_CD = F.normalize(prototypes(feats_ND, labels_N, task.first, task.size), dim=1)
         self.rows_CD = torch.cat([self.rows_CD, new_CD])
         self.classes.add(feats_ND, labels_N, task.first, task.size)
-        if task.number == 1 or not self.align_epochs:
-            return
-        sampler = self.classes.sampler(self.trainer.device)
-        settings = self.align_epochs, self.align_samples, self.align_lr
-        self.rows_CD = aligned(self.trainer, task, self.rows_CD, sampler, *settings)
+        if task.first:
+            self.align(task)
+
+    def align(self, task: Task) -> None:
+        """Train all rows on features drawn from all Gaussians."""
+        if self.align_epochs:
+            settings = self.align_epochs, self.align_samples, self.align_lr
+            self.rows_CD = aligned(self.trainer, task, self.rows_CD, self.sampler(), *settings)
+
+    def sampler(self) -> Sampler:
+        """Draws features of every class learned so far."""
+        return self.classes.sampler(self.trainer.device)
 
     def _random_adapter(self, purpose: str | int) -> Adapter:
         return start_adapter(
