@@ -19,9 +19,11 @@ def test_import_layers() -> None:
 @pytest.mark.parametrize(
     "code",
     [
+        "import dafuse",
         "from dafuse.cli import main; main(['--help'])",
         "from dafuse.cli import main; main(['--version'])",
         "import dafuse.report.command",
+        "from dafuse.commands import forget, info, learn, ledger, predict, rename, undo",
         "import dafuse.data.registry",
         "import dafuse.commands.listing; from dafuse.vit.weights import BACKBONES",
     ],

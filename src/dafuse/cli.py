@@ -1,5 +1,6 @@
 """The command line: a table from command to function. Nothing heavy is imported before it must."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -7,6 +8,14 @@ from dafuse import __version__
 from dafuse.errors import DafuseError
 
 COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
+    "learn": ("learn", "teach a model the classes of a folder; makes the model if need be"),
+    "predict": ("predict", "what images show: class names and probabilities"),
+    "evaluate": ("evaluate", "how well a model does on a folder of images"),
+    "info": ("info", "a model's classes, sizes and history"),
+    "ledger": ("ledger", "everything a model keeps about its images, in words and bytes"),
+    "forget": ("forget", "remove classes from a model"),
+    "rename": ("rename", "give a class of a model another name"),
+    "undo": ("undo", "take back the last step of a model"),
     "demo": ("demo", "DAF and two baselines on drawn characters: no download, 3 minutes"),
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
     "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),
@@ -14,6 +23,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "list": ("listing", "what there is: methods, data, backbones, recipes, experiments"),
     "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
 }
+GO_ON = ("demo", "run", "experiment")  # started again after Ctrl-C
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -32,11 +42,17 @@ def main(arguments: list[str] | None = None) -> None:
     except DafuseError as error:
         print(f"dafuse: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # whoever read what is printed has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"dafuse: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("dafuse: stopped; the same command goes on where it stopped", file=sys.stderr)
+        after = (
+            "the same command goes on where it stopped" if command in GO_ON else "nothing changed"
+        )
+        print(f"dafuse: stopped; {after}", file=sys.stderr)
         sys.exit(130)
 
 

@@ -1,0 +1,17 @@
+"""`dafuse info MODEL`: classes, where they come from, size, history."""
+
+import argparse
+
+from dafuse.product.folder import ModelFolder
+from dafuse.product.summary import summarise
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="dafuse info",
+        description="The classes of a model, when each was learned and from how many images; its "
+        "size; and every step that undo can take back.",
+    )
+    parser.add_argument("model", help="the model's folder")
+    options = parser.parse_args(arguments)
+    print("\n".join(summarise(ModelFolder(options.model)).lines()))

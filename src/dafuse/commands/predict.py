@@ -1,0 +1,123 @@
+"""`dafuse predict MODEL IMAGE...`: what images show, with calibrated probabilities."""
+
+import argparse
+import csv
+import glob
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dafuse.commands.network import add_network_options
+from dafuse.data.folders import images_below
+from dafuse.data.images import UnreadableImage
+from dafuse.errors import DafuseError
+
+if TYPE_CHECKING:
+    from dafuse.product.model import Prediction
+
+    Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="dafuse predict",
+        description="Class names and probabilities of images. An image unlike every class is "
+        "answered unknown. One that cannot be read is named; the others are still answered.",
+    )
+    parser.add_argument("model", help="the model's folder")
+    parser.add_argument("images", nargs="+", help="files, folders (and all in them), patterns")
+    parser.add_argument("--top", type=int, default=1, help="how many classes to name (1)")
+    unknown = parser.add_mutually_exclusive_group()
+    unknown.add_argument(
+        "--threshold",
+        type=float,
+        help="familiarity (see --json) below which the answer is unknown; default: the model's own",
+    )
+    unknown.add_argument("--no-unknown", action="store_true", help="always name a class")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="a list of objects")
+    output.add_argument("--csv", action="store_true", help="a line for each class that is named")
+    add_network_options(parser)
+    options = parser.parse_args(arguments)
+    if options.top < 1:
+        raise DafuseError(f"--top must be at least 1, not {options.top}")
+    images = find_images(options.images)
+
+    from dafuse.product.classifier import Classifier
+
+    classifier = Classifier.open(options.model, weights=options.weights, device=options.device)
+    threshold = -math.inf if options.no_unknown else options.threshold
+    unreadable: list[Path] = []
+    answers = zip(images, classifier.answers(images, options.top, threshold), strict=True)
+    show = _show_json if options.json else _show_csv if options.csv else _show_text
+    show(_noting_unreadable(answers, unreadable))
+    if unreadable:
+        sys.exit(1)
+
+
+def find_images(given: list[str]) -> list[Path]:
+    """Files as they are, there or not; the images of folders; what patterns match."""
+    found: list[Path] = []
+    for text in given:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            found += images_below(path)
+        elif not path.exists() and glob.has_magic(text):
+            matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+            found += [each for one in matches for each in _images_at(one)]
+        else:
+            found.append(path)
+    if not found:
+        raise DafuseError(f"there is no image in {', '.join(given)}")
+    return found
+
+
+def _images_at(path: Path) -> list[Path]:
+    return images_below(path) if path.is_dir() else [path]
+
+
+def _noting_unreadable(answers: "Answers", unreadable: list[Path]) -> "Answers":
+    for path, answer in answers:
+        if isinstance(answer, UnreadableImage):
+            print(f"dafuse: {path} cannot be read: {answer}", file=sys.stderr)
+            unreadable.append(path)
+        yield path, answer
+
+
+def _show_text(answers: "Answers") -> None:
+    for path, answer in answers:
+        if not isinstance(answer, UnreadableImage):
+            named = ", ".join(f"{name} {share:.1%}" for name, share in answer.top)
+            print(f"{path}: unknown (closest: {named})" if answer.unknown else f"{path}: {named}")
+
+
+def _show_json(answers: "Answers") -> None:
+    shown: list[dict[str, Any]] = []
+    for path, answer in answers:
+        if isinstance(answer, UnreadableImage):
+            shown.append({"file": str(path), "error": str(answer)})
+            continue
+        top = [{"name": name, "probability": share} for name, share in answer.top]
+        shown.append(
+            {
+                "file": str(path),
+                "name": answer.name,
+                "probability": answer.probability,
+                "unknown": answer.unknown,
+                "familiarity": answer.familiarity,
+                "top": top,
+            }
+        )
+    print(json.dumps(shown, indent=1, ensure_ascii=False))
+
+
+def _show_csv(answers: "Answers") -> None:
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(["file", "rank", "class", "probability", "unknown"])
+    for path, answer in answers:
+        if not isinstance(answer, UnreadableImage):
+            for rank, (name, share) in enumerate(answer.top, start=1):
+                table.writerow([path, rank, name, f"{share:.6f}", str(answer.unknown).lower()])

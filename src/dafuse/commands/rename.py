@@ -1,0 +1,17 @@
+"""`dafuse rename MODEL OLD NEW`."""
+
+import argparse
+
+from dafuse.engine.display import TerminalProgress
+from dafuse.product.folder import ModelFolder
+from dafuse.product.steps import rename
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="dafuse rename", description="Give a class another name.")
+    parser.add_argument("model", help="the model's folder")
+    parser.add_argument("old", help="its name now")
+    parser.add_argument("new", help="its name from now on")
+    options = parser.parse_args(arguments)
+    rename(ModelFolder(options.model), options.old, options.new, TerminalProgress())
+    print(f"{options.old} is now called {options.new}")

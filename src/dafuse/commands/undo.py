@@ -1,0 +1,21 @@
+"""`dafuse undo MODEL`: one version back."""
+
+import argparse
+
+from dafuse.engine.display import TerminalProgress
+from dafuse.product.folder import ModelFolder
+from dafuse.product.steps import undo
+from dafuse.product.summary import describe
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="dafuse undo",
+        description="Take back the last step: learn, forget or rename. Again, the one before it. "
+        "What was undone is deleted.",
+    )
+    parser.add_argument("model", help="the model's folder")
+    options = parser.parse_args(arguments)
+    undone, now = undo(ModelFolder(options.model), TerminalProgress())
+    print(f"undid version {undone.number}: {describe(undone)}")
+    print(f"the model is version {now.number} again, with {len(now.classes)} classes")

@@ -1,0 +1,262 @@
+"""A classifier that anyone can keep teaching.
+
+from dafuse import Classifier
+
+pets = Classifier.create("pets")
+pets.learn("photos/2024")                    # a folder for each class
+pets.learn(images, labels)                   # or images in memory: they are not kept
+print(pets.predict("cat.jpg")[0].name)
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+
+from dafuse.data.batches import Loader
+from dafuse.data.images import UnreadableImage
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.engine.devices import launch
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.methods.registry import with_defaults
+from dafuse.product import steps
+from dafuse.product.evaluation import Evaluation, evaluate
+from dafuse.product.folder import ModelFolder
+from dafuse.product.learning import next_version, teach
+from dafuse.product.ledger import Ledger, make_ledger
+from dafuse.product.lessons import plan
+from dafuse.product.model import Model, Prediction
+from dafuse.product.pictures import Picture, Pictures, as_list, images_to_test, lesson_images
+from dafuse.product.reports import LearnReport
+from dafuse.product.state import put_state, read_state
+from dafuse.product.summary import Summary, summarise
+from dafuse.product.teachable import TeachableDAF
+from dafuse.product.version import BackboneRecord, Version, blank
+from dafuse.progress import Progress
+from dafuse.vit.backbone import ViT
+from dafuse.vit.load import load_backbone
+from dafuse.vit.weights import COMPACT
+
+
+class Classifier:
+    """Made by `create` or `open`. What it learned is in its folder, as versions.
+
+    Any number of threads may predict while one teaches: what predicts is never changed, and a
+    finished step puts another in its place. Steps wait for each other, in one process or several.
+    """
+
+    def __init__(self, folder: ModelFolder, version: Version, vit: ViT, fabric: Fabric) -> None:
+        self.folder, self.vit = folder, vit.to(fabric.device)
+        self._fabric = fabric
+        self._start = version  # backbone and settings, which no step changes
+        self._model: Model | None = None
+        if version.number:
+            self.refresh()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        backbone: str = COMPACT,
+        *,
+        weights: str | None = None,
+        device: str = "auto",
+        seed: int = 1993,
+        **settings: Any,
+    ) -> "Classifier":
+        """A new model that knows nothing yet. Its folder is written by its first lesson.
+
+        Args:
+            path: where the model will be: a folder that is not there yet, or empty
+            backbone: exact timm tag of the frozen ViT; the default is inside the package
+            weights: a local .safetensors file with the backbone's weights
+            device: auto, cpu, cuda or mps
+            seed: of everything random
+            settings: options of the method, such as epochs; dafuse run --method daf --help
+        """
+        folder = ModelFolder(path)
+        if folder.exists():
+            raise DafuseError(f"there is a model {path} already: open it, or choose another path")
+        folder.require_claimable()
+        options = with_defaults("daf", {"memory_dtype": "float16", **settings})
+        vit = load_backbone(backbone, weights)
+        looks = asdict(vit.preprocessing)
+        record = BackboneRecord(
+            vit.tag, vit.sha256, **{**looks, "mean": list(looks["mean"]), "std": list(looks["std"])}
+        )
+        return cls(folder, blank(record, options, seed), vit, launch(device, "fp32", False))
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, weights: str | None = None, device: str = "auto"
+    ) -> "Classifier":
+        """The model in this folder, with its backbone: the very weights it was taught with."""
+        folder = ModelFolder(path)
+        version = folder.read(lambda version: version)
+        backbone = version.backbone
+        vit = load_backbone(backbone.tag, weights, backbone.sha256)
+        vit.preprocessing = Preprocessing(
+            backbone.size, tuple(backbone.mean), tuple(backbone.std), backbone.resize
+        )
+        return cls(folder, version, vit, launch(device, "fp32", False))
+
+    @property
+    def version(self) -> Version:
+        """What is known of the version that predicts."""
+        return self._start if self._model is None else self._model.version
+
+    @property
+    def classes(self) -> list[str]:
+        """Names, in the order of the columns of `probabilities`."""
+        return self.version.names
+
+    @property
+    def model(self) -> Model:
+        """What predicts now: features, logits and answers of images. It never changes."""
+        if self._model is None:
+            raise DafuseError(f"{self.folder.path} has learned nothing yet: teach it with learn")
+        return self._model
+
+    def refresh(self) -> None:
+        """Become what the folder says now, after another process taught it."""
+
+        def load(version: Version) -> Model:
+            self._require_same(version)
+            return Model(self.vit, self._fabric.device, version, read_state(self.folder, version))
+
+        self._model = self.folder.read(load)
+
+    def learn(
+        self,
+        images: Pictures,
+        labels: Sequence[str] | np.ndarray | None = None,
+        *,
+        holdout: float = 0.1,
+        epochs: int | None = None,
+        lr: float | None = None,
+        progress: Progress | None = None,
+    ) -> LearnReport:
+        """Learn new classes, and more of known ones; a new version of the model.
+
+        Args:
+            images: a folder with a folder of images for each class; or images, with labels
+            labels: the class name of each image
+            holdout: share of each class of 5 images or more that is kept back, to test with
+            epochs: another number of passes over the images than the model's setting
+            lr: another learning rate than the model's setting
+            progress: how to show how far it is
+        """
+        progress = progress or Progress()
+        dataset = lesson_images(images, labels)
+        loader = Loader(dataset, self.vit.preprocessing, self._fabric.device, progress)
+        options = {"epochs": epochs, "lr": lr}
+        given = {name: value for name, value in options.items() if value is not None}
+        with self.folder.changing(progress):
+            version, digest = self._current()
+            lesson = plan(version, loader.dataset, holdout)
+            trainer = Trainer(self.vit, loader, self._fabric, version.seed, progress)
+            method = self._method(trainer, version, given)
+            learned = teach(lesson, method, trainer, version)
+            objects = put_state(self.folder, learned.state)
+            after = next_version(version, digest, lesson, loader, learned, objects)
+            after.step.update(holdout=holdout, **given)
+            self.folder.publish(after)
+            self._model = Model(self.vit, self._fabric.device, after, learned.state)
+        return learned.report
+
+    def predict(
+        self, images: Pictures, top: int = 1, threshold: float | None = None
+    ) -> list[Prediction]:
+        """What each image is taken for.
+
+        Args:
+            images: paths, Pillow images, uint8 arrays [H, W, 3], bytes of files; one or many
+            top: how many classes are named
+            threshold: familiarity below which the answer is "unknown"; the default is the model's
+                own, and -inf never answers so
+        """
+        given, found = as_list(images), []
+        for number, answer in enumerate(self.answers(given, top, threshold)):
+            if isinstance(answer, UnreadableImage):
+                named = given[number]
+                what = named if isinstance(named, str | Path) else f"image {number}"
+                raise DafuseError(f"{what} cannot be read: {answer}")
+            found.append(answer)
+        return found
+
+    def answers(
+        self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
+    ) -> Iterator[Prediction | UnreadableImage]:
+        """As `predict`, one by one, where an image that cannot be read answers with the reason."""
+        model = self.model
+        for logits in model.each_logits(images):
+            if isinstance(logits, UnreadableImage):
+                yield logits
+            else:
+                yield model.prediction(logits, top, threshold)
+
+    def probabilities(self, images: Pictures) -> np.ndarray:
+        """[N, C], in the order of `classes`."""
+        model = self.model
+        rows = []
+        for number, logits in enumerate(model.each_logits(as_list(images))):
+            if isinstance(logits, UnreadableImage):
+                raise DafuseError(f"image {number} cannot be read: {logits}")
+            rows.append(model.probabilities(logits))
+        return torch.stack(rows).numpy() if rows else np.zeros((0, len(model.names)))
+
+    def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
+        """Test on a folder of class folders, of which none should have been learned from."""
+        return evaluate(self.model, images_to_test(root), progress or Progress())
+
+    def forget(self, *names: str, for_good: bool = False) -> steps.Forgotten:
+        """Remove classes and their statistics; for good, also from what `undo` can bring back."""
+        forgotten = steps.forget(self.folder, list(names), for_good)
+        self.refresh()
+        return forgotten
+
+    def rename(self, old: str, new: str) -> None:
+        steps.rename(self.folder, old, new)
+        self.refresh()
+
+    def undo(self) -> None:
+        """Go back to the version before the last step, whatever it was."""
+        steps.undo(self.folder)
+        self.refresh()
+
+    def info(self) -> Summary:
+        return summarise(self.folder)
+
+    def ledger(self) -> Ledger:
+        """Every file and tensor that is kept, and what it says about the images."""
+        return make_ledger(self.folder)
+
+    def _current(self) -> tuple[Version, str]:
+        """What the next step builds on, whoever made it, and the hash of its file."""
+        if not self.folder.exists():
+            return self._start, ""
+        head = self.folder.head()
+        version = self.folder.version(head)
+        self._require_same(version)
+        return version, head.sha256
+
+    def _require_same(self, version: Version) -> None:
+        """Another process may have taught the model, but not made another one of it."""
+        for part in ("backbone", "settings", "seed"):
+            if getattr(version, part) != getattr(self._start, part):
+                raise DafuseError(
+                    f"{self.folder.path} is now another model, with another {part}: open it again"
+                )
+
+    def _method(self, trainer: Trainer, version: Version, given: dict[str, Any]) -> TeachableDAF:
+        method = TeachableDAF(trainer=trainer, **{**version.settings, **given})
+        if version.number:
+            state = read_state(self.folder, version)
+            method.load_state({name: tensor.to(trainer.device) for name, tensor in state.items()})
+            method.images = [record.images for record in version.classes]
+        return method

@@ -1,0 +1,173 @@
+"""A model's folder: every step is a version, every tensor file is named by its own SHA-256.
+
+    model.json                     which version counts, and the SHA-256 of its file
+    versions/0003.json             that version: classes, settings, what was done, its objects
+    objects/<sha256>.safetensors   tensors: the adapters, the rows, the statistics of one class
+    .lock                          held by whoever changes the model
+
+A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
+leaves the old model or the new one. What model.json does not lead to, through a version and its
+parents, does not count and is removed. No torch here: numpy reads the tensors.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from dafuse.errors import DafuseError
+from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
+from dafuse.product.version import FORMAT, Parent, Version, from_json, require_format, to_json
+from dafuse.progress import Progress
+
+Arrays = dict[str, np.ndarray]
+Loaded = TypeVar("Loaded")
+OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
+
+
+class ModelFolder:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.head_file = self.path / "model.json"
+
+    def exists(self) -> bool:
+        """Whether there is a model, damaged or not."""
+        return self.head_file.exists()
+
+    def require(self) -> None:
+        """One line that says what is wrong where there is no model."""
+        if self.exists():
+            return
+        teach = f"teach one with: dafuse learn {self.path} FOLDER"
+        if not self.path.exists():
+            raise DafuseError(f"there is no model {self.path}; {teach}")
+        if not self.path.is_dir():
+            raise DafuseError(f"{self.path} is a file, not the folder of a model")
+        if self._claimable():
+            raise DafuseError(f"{self.path} holds no model yet; {teach}")
+        raise DafuseError(f"{self.path} is not a dafuse model: it has no model.json")
+
+    def require_claimable(self) -> None:
+        """Refuse to put a model where something else lies."""
+        if self.path.exists() and not self.path.is_dir():
+            raise DafuseError(f"{self.path} is a file; give a folder for the model")
+        if self.path.exists() and not self._claimable():
+            raise DafuseError(
+                f"{self.path} is no model and not empty; the model's folder comes first, "
+                "then the folder of images"
+            )
+
+    @contextmanager
+    def changing(self, progress: Progress) -> Iterator[None]:
+        """Hold the model for one change at a time; wait, and say so, while another has it."""
+
+        def busy() -> None:
+            progress.say(f"another process is changing {self.path}; waiting for it to finish")
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DafuseError(f"{self.path} cannot be a model: {error.strerror}") from None
+        with locked(self.path / ".lock", busy):
+            remove_leftovers(self.path)
+            yield
+
+    def read(self, load: Callable[[Version], Loaded]) -> Loaded:
+        """Load something of the version that counts, without waiting for whoever changes it."""
+        self.require()
+        while True:
+            head = self.head()
+            try:
+                return load(self.version(head))
+            except DafuseError:
+                if self.head() == head:  # else it was replaced, and perhaps removed, meanwhile
+                    raise
+
+    def head(self) -> Parent:
+        """The version that counts."""
+        content = read_json(self.head_file)
+        require_format(content, self.head_file)
+        try:
+            return Parent(int(content["version"]), str(content["sha256"]))
+        except (KeyError, TypeError, ValueError):
+            raise DafuseError(f"{self.head_file} is not of a dafuse model") from None
+
+    def version(self, wanted: Parent) -> Version:
+        data = _checked(self.version_file(wanted.number), wanted.sha256)
+        return from_json(json.loads(data), self.version_file(wanted.number))
+
+    def history(self) -> list[Version]:
+        """From the first version that `undo` can reach to the one that counts."""
+        versions = [self.version(self.head())]
+        while (parent := versions[-1].parent) is not None:
+            versions.append(self.version(parent))
+        return versions[::-1]
+
+    def arrays(self, digest: str) -> Arrays:
+        """The tensors of an object; a damaged one is refused by its name."""
+        file = self.object_file(digest)
+        try:
+            return load(_checked(file, digest))
+        except SafetensorError as error:
+            raise DafuseError(f"{file} is damaged: {error}") from None
+
+    def put(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """Write an object, unless it is there already; its name."""
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        digest = hashlib.sha256(data).hexdigest()
+        file = self.object_file(digest)
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_bytes() != data:
+            write_atomically(file, data)
+        return digest
+
+    def publish(self, version: Version) -> None:
+        """Make this the version that counts. Its objects are there."""
+        file = self.version_file(version.number)
+        file.parent.mkdir(exist_ok=True)
+        text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
+        write_atomically(file, text)
+        self.point_to(Parent(version.number, hashlib.sha256(text.encode()).hexdigest()))
+
+    def point_to(self, head: Parent) -> None:
+        """The one step that changes what the model is; then what no longer counts is removed."""
+        content: dict[str, Any] = {"format": FORMAT, "version": head.number, "sha256": head.sha256}
+        write_json(self.head_file, content)
+        self.remove_unreachable()
+
+    def remove_unreachable(self) -> None:
+        try:
+            history = self.history()
+        except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
+            return
+        versions = {self.version_file(version.number) for version in history}
+        objects = {self.object_file(digest) for version in history for digest in version.objects}
+        for file in [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]:
+            if file not in versions | objects:
+                file.unlink()
+
+    def object_file(self, digest: str) -> Path:
+        return self.path / "objects" / f"{digest}.safetensors"
+
+    def version_file(self, number: int) -> Path:
+        return self.path / "versions" / f"{number:04d}.json"
+
+    def _claimable(self) -> bool:
+        return {path.name for path in self.path.iterdir()} <= OWN
+
+
+def _checked(file: Path, digest: str) -> bytes:
+    """The file's bytes, if they are those whose hash was written down."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DafuseError(f"{file} of the model cannot be read: {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise DafuseError(f"{file} is damaged or was changed: restore it from a copy of the model")
+    return data

@@ -1,0 +1,154 @@
+"""The ledger: every file and tensor that a model keeps, and what it says about the images.
+
+No torch here: what is listed is what lies in the folder, read file by file and checked.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from dafuse.errors import DafuseError
+from dafuse.product.folder import ModelFolder
+from dafuse.product.version import ClassRecord, Version
+
+TENSORS = {  # how a tensor's name begins -> what it is
+    "modules/global": "the global adapter, which predicts; one for all classes",
+    "modules/mean": "the mean of the adapters trained so far, where the next one starts",
+    "modules/last": "the adapter trained last, where the next one starts",
+    "classifier/rows": "a direction for each class, in the order of the classes",
+    "mean": "the mean of the features of its images",
+    "factor": "their covariance, as a packed lower-triangular factor",
+    "deviation": "the deviation of each feature (beside the directions, where there are some)",
+    "directions": "the leading directions of their covariance",
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the model."""
+
+    file: str
+    bytes: int
+    what: str
+    tensors: list[Tensor]
+    of_class: ClassRecord | None = None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    path: str
+    entries: list[Entry]
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def classes(self) -> list[Entry]:
+        """In the order in which they were learned; of some also what they were before."""
+        found = [(entry.of_class.id, entry) for entry in self.entries if entry.of_class]
+        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+
+    def lines(self) -> list[str]:
+        lines = [f"{self.path} keeps {len(self.entries)} files, {self.bytes:,} bytes in all"]
+        for entry in self.entries:
+            lines += ["", f"{entry.file}  {entry.bytes:,} bytes", f"  {entry.what}"]
+            lines += [
+                f"  {one.name}  {one.dtype} {list(one.shape)}  {one.bytes:,} bytes: {one.what}"
+                for one in entry.tensors
+            ]
+        return [*lines, "", *self.proof()]
+
+    def proof(self) -> list[str]:
+        """What the files above can and cannot hold of the images."""
+        lines = ["what is kept of each class, beside what its images held:"]
+        records = [entry.of_class for entry in self.classes if entry.of_class is not None]
+        for entry, record in zip(self.classes, records, strict=True):
+            numbers = sum(prod(one.shape) for one in entry.tensors)
+            lines.append(
+                f"  {record.name}: {numbers:,} numbers, of {record.images} images with "
+                f"{record.pixels:,} numbers"
+            )
+        lines += [
+            "Every tensor that is kept is listed above, and those of all classes have the same",
+            "shapes, however many images a class was learned from: there is no image in them and",
+            "no vector for each image, only a mean and a covariance.",
+        ]
+        if few := [record.name for record in records if record.images < 3]:
+            lines.append(
+                f"Learned from one or two images: {', '.join(few)}. The mean of one image is its "
+                "own feature vector, and the vectors of two follow from mean and covariance."
+            )
+        return lines
+
+
+def make_ledger(folder: ModelFolder) -> Ledger:
+    """Read and check every file of the model."""
+
+    def load(current: Version) -> Ledger:
+        roles, classes = _roles(folder, current)
+        entries = []
+        for file in sorted(path for path in folder.path.rglob("*") if path.is_file()):
+            name = file.relative_to(folder.path).as_posix()
+            known = name in roles and file.suffix == ".safetensors"
+            tensors = _tensors(folder, file) if known else []
+            what = roles.get(name, "not part of the model: dafuse did not write it")
+            entries.append(Entry(name, file.stat().st_size, what, tensors, classes.get(name)))
+        ledger = Ledger(str(folder.path), entries)
+        _require_same_shapes(ledger)
+        return ledger
+
+    return folder.read(load)
+
+
+def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[str, ClassRecord]]:
+    """What each file is, and the class whose statistics it holds, by its name in the folder."""
+    roles = {
+        "model.json": "which version counts, and the hash of its file",
+        ".lock": "empty; held while the model is changed",
+    }
+    classes: dict[str, ClassRecord] = {}
+    for version in folder.history():  # the one that counts comes last and has the last word
+        kept = "" if version.number == current.number else f", kept for undo to {version.number}"
+        roles[_name(folder, folder.version_file(version.number))] = (
+            "class names, numbers of images, settings, accuracies, times; no file names" + kept
+        )
+        roles[_name(folder, folder.object_file(version.adapter))] = "adapters" + kept
+        roles[_name(folder, folder.object_file(version.classifier))] = "classifier" + kept
+        for record in version.classes:
+            name = _name(folder, folder.object_file(record.statistics))
+            roles[name] = f"statistics of {record.name}, from {record.images} images" + kept
+            classes[name] = record
+    return roles, classes
+
+
+def _tensors(folder: ModelFolder, file: Path) -> list[Tensor]:
+    return [
+        Tensor(name, array.shape, str(array.dtype), array.nbytes, _what(name))
+        for name, array in sorted(folder.arrays(file.stem).items())
+    ]
+
+
+def _what(name: str) -> str:
+    return next((what for start, what in TENSORS.items() if name.startswith(start)), "?")
+
+
+def _require_same_shapes(ledger: Ledger) -> None:
+    """The proof's premise."""
+    shapes = [[(one.name, one.shape) for one in entry.tensors] for entry in ledger.classes]
+    for entry, one in zip(ledger.classes, shapes, strict=True):
+        if one != shapes[0]:
+            raise DafuseError(f"{ledger.path}/{entry.file} does not hold what dafuse writes")
+
+
+def _name(folder: ModelFolder, file: Path) -> str:
+    return file.relative_to(folder.path).as_posix()

@@ -1,0 +1,90 @@
+"""What predicts: the frozen network, the global adapter, a row for each class. It never changes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dafuse.data.batches import Loader
+from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.images import UnreadableImage
+from dafuse.heads.cosine import cosine_logits
+from dafuse.methods.packing import unpacked
+from dafuse.product.pictures import Picture, read_all
+from dafuse.product.state import State
+from dafuse.product.unknown import familiarity
+from dafuse.product.version import Version
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.backbone import ViT
+
+AT_ONCE = 256  # images decoded together: memory stays the same however many there are
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an image was taken for."""
+
+    name: str  # of the class; "unknown" where it is like none of them
+    probability: float  # of the most probable class, also where the answer is unknown
+    unknown: bool
+    familiarity: float  # unknown below the threshold
+    top: list[tuple[str, float]]  # the most probable classes with their probabilities
+
+
+class Model:
+    """One version of a model, ready to predict. Any number of threads may ask it at once."""
+
+    def __init__(self, vit: ViT, device: torch.device, version: Version, state: State) -> None:
+        self.vit, self.device, self.version = vit, device, version
+        settings = version.settings
+        adapter = Adapter(vit.depth, vit.width, settings["adapter_rank"], settings["adapter_scale"])
+        adapter.set(unpacked(state, "modules/global")).requires_grad_(False)
+        self.adapter = adapter.to(device).eval()
+        self.rows_CD = state["classifier/rows"].to(device)
+        self.names = version.names
+        self.sharpness = version.calibration.sharpness
+        self.threshold = version.calibration.threshold
+
+    @torch.inference_mode()
+    def features(self, pixels: Sequence[np.ndarray]) -> Tensor:
+        """Features [N, D] of images uint8 [H, W, 3] of any sizes."""
+        images = ImageSet(list(pixels), np.zeros(len(pixels), dtype=np.int64))
+        dataset = Dataset("images", ["image"], images, images)
+        loader = Loader(dataset, self.vit.preprocessing, self.device, memory_bytes=2**62)
+        batches = loader.test_batches(images, BATCH)
+        return torch.cat([self.vit(batch, self.adapter) for batch, _ in batches])
+
+    def logits(self, feats_ND: Tensor) -> Tensor:
+        """Scores [N, C], not calibrated."""
+        return cosine_logits(feats_ND, self.rows_CD)
+
+    def probabilities(self, logits_NC: Tensor) -> Tensor:
+        """Calibrated; of one image or many."""
+        return torch.softmax(self.sharpness * logits_NC, dim=-1)
+
+    def each_logits(self, images: Sequence[Picture]) -> Iterator[Tensor | UnreadableImage]:
+        """Logits [C] of each image on the CPU, or why it could not be read, as they come."""
+        for start in range(0, len(images), AT_ONCE):
+            read = read_all(images[start : start + AT_ONCE])
+            pixels = [one for one in read if isinstance(one, np.ndarray)]
+            rows = iter(self.logits(self.features(pixels)).cpu() if pixels else ())
+            for one in read:
+                yield one if isinstance(one, UnreadableImage) else next(rows)
+
+    def prediction(
+        self, logits_C: Tensor, top: int = 1, threshold: float | None = None
+    ) -> Prediction:
+        """``threshold``: another than the model's own."""
+        probabilities_C = self.probabilities(logits_C)
+        best = probabilities_C.topk(min(top, len(self.names)))
+        named = [
+            (self.names[index], float(value))
+            for value, index in zip(best.values, best.indices.tolist(), strict=True)
+        ]
+        familiar = float(familiarity(logits_C))
+        unknown = familiar < (self.threshold if threshold is None else threshold)
+        name, probability = named[0]
+        return Prediction("unknown" if unknown else name, probability, unknown, familiar, named)

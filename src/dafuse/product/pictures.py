@@ -1,0 +1,98 @@
+"""Images as people have them (paths, Pillow images, arrays, bytes of files), to pixels."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.folders import folder
+from dafuse.data.images import UnreadableImage, read_image, to_rgb
+from dafuse.data.splits import check_class_names
+from dafuse.errors import DafuseError
+
+Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
+Pictures = Picture | Iterable[Picture]
+
+
+def as_list(images: Pictures) -> list[Picture]:
+    """One image or many, as many; an array of four dimensions is many."""
+    if isinstance(images, np.ndarray):
+        return list(images) if images.ndim == 4 else [images]
+    return [images] if isinstance(images, str | Path | bytes | Image.Image) else list(images)
+
+
+def pixels_of(image: Picture) -> np.ndarray:
+    """uint8 [H, W, 3]. Raises `UnreadableImage` with a short reason."""
+    if isinstance(image, Image.Image):
+        return to_rgb(image.copy())
+    if not isinstance(image, np.ndarray):
+        return read_image(image)
+    if image.dtype != np.uint8:
+        raise UnreadableImage(f"pixels must be uint8 (0 to 255), not {image.dtype}")
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    if image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise UnreadableImage(f"pixels must have the shape [H, W, 3], not {list(image.shape)}")
+    return image
+
+
+def lesson_images(images: Pictures, labels: Sequence[str] | np.ndarray | None) -> Dataset:
+    """What is to be learned: a folder of class folders, or images with a class name each.
+
+    Of a folder that comes with a test part, that part is left out. Files are not decoded yet.
+    """
+    if labels is None:
+        if not isinstance(images, str | Path):
+            raise DafuseError("images need labels: a class name for each of them")
+        found = folder(images, test_fraction=0.0)
+        return _dataset(found.classes, list(found.train.items), found.train.labels)
+    given = as_list(images)
+    names = [str(label) for label in labels]
+    if len(given) != len(names) or not names:
+        raise DafuseError(f"one label for each image is needed: {len(given)} and {len(names)}")
+    if not all(name.strip() for name in names):
+        raise DafuseError("a class name must not be empty")
+    classes = sorted(set(names))
+    check_class_names(classes, "the labels")
+    items = [_item(image, number) for number, image in enumerate(given)]
+    return _dataset(classes, items, np.array([classes.index(name) for name in names]))
+
+
+def images_to_test(root: str | Path) -> Dataset:
+    """The test part of a folder that has one, else all its images; as the training images."""
+    found = folder(root, test_fraction=0.0)
+    part = found.test if len(found.test) else found.train
+    present = np.unique(part.labels)
+    classes = [found.classes[label] for label in present]
+    return _dataset(classes, list(part.items), np.searchsorted(present, part.labels))
+
+
+def read_all(images: Sequence[Picture]) -> list[np.ndarray | UnreadableImage]:
+    """The pixels of each image, or why it has none; files are read by several threads."""
+
+    def attempt(image: Picture) -> np.ndarray | UnreadableImage:
+        try:
+            return pixels_of(image)
+        except UnreadableImage as error:
+            return error
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(attempt, images))
+
+
+def _item(image: Picture, number: int) -> Path | np.ndarray:
+    if isinstance(image, str | Path):
+        return Path(image).expanduser()
+    try:
+        return pixels_of(image)
+    except UnreadableImage as error:
+        raise DafuseError(f"image {number} cannot be read: {error}") from None
+
+
+def _dataset(classes: list[str], items: list[Path | np.ndarray], labels: np.ndarray) -> Dataset:
+    everything = ImageSet(items, labels)
+    return Dataset("lesson", classes, everything, everything.take(np.zeros(0, dtype=np.int64)))

@@ -1,0 +1,95 @@
+"""Changes that need no images and no network: forget, rename, undo. No torch here."""
+
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from dafuse.errors import DafuseError
+from dafuse.product.folder import ModelFolder
+from dafuse.product.version import Version, now
+from dafuse.progress import Progress
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    names: list[str]
+    for_good: bool
+    versions: list[int]  # older ones that were removed, as they held one of the classes
+
+
+def forget(
+    folder: ModelFolder, names: list[str], for_good: bool = False, progress: Progress | None = None
+) -> Forgotten:
+    """Remove classes and their statistics; for good, also from every older version.
+
+    The adapter and the other classes' rows stay as they were learned beside them.
+    """
+    folder.require()
+    names = list(dict.fromkeys(names))
+    with folder.changing(progress or Progress()):
+        head = folder.head()
+        history = folder.history() if for_good else [folder.version(head)]
+        version = history[-1]
+        ids = _ids(history, names)
+        rows = [row for row, record in enumerate(version.classes) if record.id not in ids]
+        if not rows:
+            raise DafuseError(
+                f"these are all classes of {folder.path}: delete the folder to forget everything"
+            )
+        arrays = {name: array[rows] for name, array in folder.arrays(version.classifier).items()}
+        step = {"did": "forget", "when": now(), "classes": names, "for_good": for_good}
+        after = version.next(
+            step,
+            head.sha256,
+            classes=[version.classes[row] for row in rows],
+            classifier=folder.put(arrays),
+        )
+        removed: list[int] = []
+        if for_good:  # undo must end before the first version that held one of them
+            clean = list(takewhile(lambda one: not ids & {r.id for r in one.classes}, history))
+            links = [*(one.parent for one in history[1:]), head]  # by which each is named
+            after = replace(after, parent=links[len(clean) - 1] if clean else None)
+            removed = [one.number for one in history[len(clean) :]]
+        folder.publish(after)
+    return Forgotten(names, for_good, removed)
+
+
+def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = None) -> None:
+    folder.require()
+    with folder.changing(progress or Progress()):
+        head = folder.head()
+        version = folder.version(head)
+        row = version.position(old)
+        others = [name for name in version.names if name != old]
+        if not new.strip():
+            raise DafuseError("a class name must not be empty")
+        if taken := [name for name in others if name.casefold() == new.casefold()]:
+            raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
+        classes = list(version.classes)
+        classes[row] = replace(classes[row], name=new)
+        step = {"did": "rename", "when": now(), "old": old, "new": new}
+        folder.publish(version.next(step, head.sha256, classes=classes))
+
+
+def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version, Version]:
+    """Go back to the version before; what was undone is removed. The undone one, and this one."""
+    folder.require()
+    with folder.changing(progress or Progress()):
+        undone = folder.version(folder.head())
+        if undone.parent is None:
+            raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
+        before = folder.version(undone.parent)
+        folder.point_to(undone.parent)
+    return undone, before
+
+
+def _ids(history: list[Version], names: list[str]) -> set[int]:
+    """The classes of these names: those of today, else those that last had the name."""
+    ids = set()
+    for name in names:
+        for version in reversed(history):
+            if name in version.names:
+                ids.add(version.classes[version.position(name)].id)
+                break
+        else:
+            history[-1].position(name)  # says which there are
+    return ids

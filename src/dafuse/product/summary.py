@@ -1,0 +1,74 @@
+"""What a model is: its classes, where they come from, its size and its history. No torch here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dafuse.product.folder import ModelFolder
+from dafuse.product.version import ClassRecord, Version
+
+
+@dataclass(frozen=True)
+class Summary:
+    path: str
+    version: Version
+    history: list[Version]  # the oldest that undo can reach first
+    bytes: int  # of everything in the folder
+
+    @property
+    def classes(self) -> list[ClassRecord]:
+        return self.version.classes
+
+    def lines(self) -> list[str]:
+        backbone = self.version.backbone
+        images = sum(record.images for record in self.classes)
+        lines = [
+            f"{self.path}: {len(self.classes)} classes from {images} images, "
+            f"version {self.version.number}, {self.bytes / 1e6:.2f} MB",
+            f"backbone {backbone.tag} (SHA-256 {backbone.sha256[:12]}), {backbone.size} pixels",
+            "",
+            f"{'class':24} {'images':>7}  {'learned':23} updated",
+        ]
+        for record in self.classes:
+            updated = record.updated if record.updated != record.learned else ""
+            lines.append(
+                f"{record.name:24} {record.images:7}  {when(record.learned):23} {when(updated)}"
+            )
+        lines += ["", "history"]
+        return lines + [f"  {version.number:3}  {describe(version)}" for version in self.history]
+
+
+def summarise(folder: ModelFolder) -> Summary:
+    def load(version: Version) -> Summary:
+        sizes = [file.stat().st_size for file in folder.path.rglob("*") if file.is_file()]
+        return Summary(str(folder.path), version, folder.history(), sum(sizes))
+
+    return folder.read(load)
+
+
+def describe(version: Version) -> str:
+    """The step that made a version, in a line."""
+    step: dict[str, Any] = version.step
+    return f"{when(step['when'])}  {WORDS[step['did']](step)}"
+
+
+def when(time: str) -> str:
+    return time.replace("T", " ").removesuffix("+00:00") + " UTC" if time else ""
+
+
+def _learn(step: dict[str, Any]) -> str:
+    new = [f"{one['name']} ({one['images']})" for one in step["classes"] if one["new"]]
+    more = [f"{one['name']} (+{one['images']})" for one in step["classes"] if not one["new"]]
+    accuracy = step["held_out_accuracy"]
+    tested = "" if accuracy is None else f"; {accuracy:.1%} of held-out images right"
+    return f"learned {', '.join(new + more)}{tested}"
+
+
+def _forget(step: dict[str, Any]) -> str:
+    return f"forgot {', '.join(step['classes'])}" + (" for good" if step["for_good"] else "")
+
+
+def _rename(step: dict[str, Any]) -> str:
+    return f"renamed {step['old']} to {step['new']}"
+
+
+WORDS = {"learn": _learn, "forget": _forget, "rename": _rename}

@@ -1,0 +1,61 @@
+"""DAF for what people teach: any number of classes, known ones again, classes of few images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch.nn import functional as F
+
+from dafuse.data.dataset import ImageSet
+from dafuse.data.stream import Task
+from dafuse.errors import DafuseError
+from dafuse.heads.gaussians import Sampler
+from dafuse.methods.daf import DAF
+
+
+@dataclass(kw_only=True, eq=False)
+class TeachableDAF(DAF):
+    """Taught two new classes or more, each of enough images, it does what `DAF` does.
+
+    It also knows how many images each class was learned from: more images of a known class are
+    weighed against them, and a class of few borrows its covariance.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stats_adapter != "global":
+            raise DafuseError("a model that is taught needs the option stats_adapter=global")
+        self.images: list[int] = []  # of each class
+
+    def teach(self, task: Task, more: ImageSet) -> None:
+        """Learn the task's new classes, and ``more`` of known ones.
+
+        With one new class there is nothing to tell apart, so no adapter is trained: the class is
+        measured under the global adapter as it is.
+        """
+        if len(more):
+            self._measure_more(more)
+        counts = np.bincount(task.train.labels - task.first, minlength=task.size)
+        self.images += [int(count) for count in counts]
+        if task.size > 1:
+            self.learn(task)
+        elif task.size == 1:
+            self.extend_classifier(task)
+        else:
+            self.align(task)
+
+    def trains(self, task: Task) -> bool:
+        """Whether this task makes an adapter."""
+        return task.size > 1
+
+    def sampler(self) -> Sampler:
+        return self.classes.borrowing(self.images).sampler(self.trainer.device)
+
+    def _measure_more(self, more: ImageSet) -> None:
+        """Means and covariances of known classes become those of all their images."""
+        feats_ND, labels_N = self.trainer.features(more, self.global_adapter)
+        self.rows_CD = self.rows_CD.clone()
+        for row in np.unique(more.labels).tolist():
+            of_class = feats_ND[labels_N == row]
+            self.classes.merge(of_class, row, self.images[row])
+            self.images[row] += len(of_class)
+            self.rows_CD[row] = F.normalize(self.classes.tensors["mean"][row].float(), dim=0)

@@ -1,0 +1,199 @@
+"""The product's commands as people type them, with good and with bad input."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from dafuse.cli import main
+from dafuse.product.folder import ModelFolder
+from product_models import files, write_folders
+
+pytestmark = pytest.mark.usefixtures("small_network")
+QUICK = ["--device", "cpu", "--epochs", "1"]
+
+
+class Terminal:
+    """Runs commands in a folder of their own and remembers what they said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        code = 0
+        try:
+            main(list(arguments))
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+
+@pytest.fixture
+def dafuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    write_folders(Path("photos"), {0: 6, 1: 6})
+    write_folders(Path("later"), {1: 5, 2: 5}, seed=1)
+    return Terminal(capsys)
+
+
+@pytest.fixture
+def taught(dafuse: Terminal) -> Terminal:
+    assert dafuse("learn", "model", "photos", *QUICK) == 0
+    return dafuse
+
+
+def test_a_model_is_made_and_taught_more(taught: Terminal) -> None:
+    assert "learned 2 new classes from 10 images" in taught.out
+    assert taught("learn", "model", "later", *QUICK) == 0
+    assert "learned 1 new class" in taught.out
+    assert "class 1: 4 more images, 9 in all" in taught.out
+    assert ModelFolder("model").read(lambda version: version.names) == [
+        "class 0",
+        "class 1",
+        "class 2",
+    ]
+    assert taught("info", "model") == 0
+    assert "3 classes from 18 images, version 2" in taught.out
+    assert taught("ledger", "model") == 0
+    assert "no image in them" in taught.out
+    assert taught("evaluate", "model", "later", "--device", "cpu") == 0
+    assert "of 10 images of 2 classes right" in taught.out
+
+
+def test_forget_rename_and_undo_say_what_they_did(taught: Terminal) -> None:
+    assert taught("rename", "model", "class 0", "zero") == 0
+    assert "class 0 is now called zero" in taught.out
+    assert taught("forget", "model", "zero") == 0
+    assert "dafuse undo brings back" in taught.out
+    assert taught("undo", "model") == 0
+    assert "forgot zero" in taught.out
+    assert "version 2 again, with 2 classes" in taught.out
+    assert taught("forget", "model", "zero", "--for-good") == 0
+    assert "versions 1, 2 are deleted" in taught.out
+    assert taught("undo", "model") == 2
+    assert "nothing to undo" in taught.err
+
+
+def test_predict_answers_files_folders_and_patterns(taught: Terminal) -> None:
+    assert taught("predict", "model", "photos", "photos/class 0/00*.png", "--top", "2") == 0
+    lines = taught.out.splitlines()
+    assert len(lines) == 12 + 6
+    assert all("class 0" in line or "class 1" in line for line in lines)
+    assert taught("predict", "model", "photos", "--no-unknown") == 0
+    assert "unknown" not in taught.out
+    assert taught("predict", "model", "photos", "--threshold", "1e9") == 0
+    assert taught.out.count(": unknown (closest: class") == 12
+
+
+def test_predict_prints_json_and_csv(taught: Terminal) -> None:
+    files_ = ["photos/class 0/000.png", "photos/class 1/006.png"]
+    assert taught("predict", "model", *files_, "--json", "--top", "2") == 0
+    answers = json.loads(taught.out)
+    assert [answer["file"] for answer in answers] == files_
+    assert [len(answer["top"]) for answer in answers] == [2, 2]
+    assert answers[0]["top"][0]["probability"] == answers[0]["probability"]
+    assert taught("predict", "model", *files_, "--csv", "--top", "2") == 0
+    rows = list(csv.DictReader(io.StringIO(taught.out)))
+    assert [(row["file"], row["rank"]) for row in rows] == [
+        (file, rank) for file in files_ for rank in ("1", "2")
+    ]
+    assert float(rows[0]["probability"]) == pytest.approx(answers[0]["probability"], abs=1e-6)
+
+
+def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal) -> None:
+    Path("text.jpg").write_text("no image")
+    given = ["text.jpg", "photos/class 0/000.png", "nowhere.png"]
+    assert taught("predict", "model", *given) == 1
+    assert len(taught.out.splitlines()) == 1
+    assert "text.jpg cannot be read: not an image" in taught.err
+    assert "nowhere.png cannot be read: there is no such file" in taught.err
+    assert taught("predict", "model", *given, "--json") == 1
+    assert [sorted(answer) == ["error", "file"] for answer in json.loads(taught.out)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("learn model nowhere", "no folder nowhere"),
+        ("learn model empty", "no class folder in empty, it is empty"),
+        ("learn model hollow", "no images in the class folder 'cat'"),
+        ("learn model broken", "no readable training image: cat"),
+        ("learn photos later", "photos is no model and not empty"),
+        ("learn model photos --backbone another.tag", "made with the backbone"),
+        ("learn model photos --seed 3", "made with the seed 1993"),
+        ("learn model photos --holdout 2", "holdout must be"),
+        ("learn model photos --epochs 0", "epochs must be at least 1"),
+        ("predict nowhere photos", "no model nowhere"),
+        ("predict photos photos", "photos is not a dafuse model"),
+        ("predict model empty", "no image in empty"),
+        ("predict model *.nothing", "no image in *.nothing"),
+        ("predict model photos --top 0", "--top must be at least 1"),
+        ("evaluate model nowhere", "no folder nowhere"),
+        ("info nowhere", "no model nowhere"),
+        ("ledger photos", "photos is not a dafuse model"),
+        ("forget model dog", "no class is called 'dog'; there are class 0, class 1"),
+        ("rename model dog cat", "no class is called 'dog'"),
+        ("undo model", "nothing to undo"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    taught: Terminal, arguments: str, expected: str
+) -> None:
+    Path("empty").mkdir()
+    Path("hollow/cat").mkdir(parents=True)
+    Path("broken/cat").mkdir(parents=True)
+    Path("broken/cat/1.jpg").write_text("no image")
+    before = files(Path("model"))
+    assert taught(*arguments.split()) == 2
+    said = [line for line in taught.err.splitlines() if not line.startswith("skipped")]
+    assert len(said) == 1
+    assert said[0].startswith("dafuse: ")
+    assert expected in said[0]
+    assert not taught.out
+    assert files(Path("model")) == before
+
+
+def test_missing_or_other_weights_are_said(
+    dafuse: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dafuse.vit.load import load_backbone
+
+    assert dafuse("learn", "model", "photos", *QUICK) == 0
+    monkeypatch.setattr("dafuse.product.classifier.load_backbone", load_backbone)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    head = ModelFolder("model")
+    version = head.read(lambda version: version)
+    from dataclasses import replace
+
+    tag = "deit_tiny_patch16_224.fb_in1k"
+    head.publish(replace(version, backbone=replace(version.backbone, tag=tag)))
+    assert dafuse("predict", "model", "photos") == 2
+    assert f"the weights {tag} are not here" in dafuse.err
+    Path(f"{tag}.safetensors").write_bytes(b"something else")
+    assert dafuse("predict", "model", "photos", "--weights", f"{tag}.safetensors") == 2
+    assert "has SHA-256" in dafuse.err
+    assert dafuse("learn", "other", "photos", "--backbone", "vit_huge") == 2
+    assert "no backbone is called vit_huge" in dafuse.err
+    assert not Path("other").exists()
+
+
+def test_ctrl_c_changes_nothing(taught: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    before = files(Path("model"))
+    monkeypatch.setattr("dafuse.product.classifier.teach", interrupt)
+    assert taught("learn", "model", "later", *QUICK) == 130
+    assert taught.err.strip().endswith("dafuse: stopped; nothing changed")
+    assert files(Path("model")) == before

@@ -1,0 +1,151 @@
+"""The model's folder: what is damaged is refused by name, what no longer counts is gone."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dafuse.errors import DafuseError
+from dafuse.product.classifier import Classifier
+from dafuse.product.folder import ModelFolder
+from dafuse.progress import Progress
+from product_models import files, pictures, taught
+
+pytestmark = pytest.mark.usefixtures("small_network")
+
+
+@pytest.fixture
+def model(tmp_path: Path, small_network: None) -> Path:
+    taught(tmp_path / "model", {0: 6, 1: 6}, {2: 6, 3: 6})
+    return tmp_path / "model"
+
+
+def flip_a_bit(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, lambda data: data[:-1], lambda data: b""])
+def test_damage_anywhere_is_refused_by_name(model: Path, damage: Callable) -> None:
+    current = ModelFolder(model).read(lambda version: version)
+    needed = [f"objects/{digest}.safetensors" for digest in current.objects]
+    for name in [*needed, "versions/0002.json"]:
+        whole = (model / name).read_bytes()
+        (model / name).write_bytes(damage(whole))
+        with pytest.raises(DafuseError, match=name.replace(".", r"\.")) as caught:
+            Classifier.open(model, device="cpu")
+        assert "\n" not in str(caught.value)
+        (model / name).write_bytes(whole)
+    assert len(Classifier.open(model, device="cpu").classes) == 4
+
+
+def test_missing_files_are_named(model: Path) -> None:
+    record = ModelFolder(model).read(lambda version: version.classes[1])
+    (model / "objects" / f"{record.statistics}.safetensors").unlink()
+    with pytest.raises(DafuseError, match=record.statistics):
+        Classifier.open(model, device="cpu")
+
+
+@pytest.mark.parametrize("file", ["model.json", "versions/0002.json"])
+def test_a_newer_format_asks_for_a_newer_dafuse(model: Path, file: str) -> None:
+    content = json.loads((model / file).read_text())
+    (model / file).write_text(json.dumps({**content, "format": 2}))
+    if file != "model.json":  # as if a later dafuse had written it: the hash is right
+        digest = hashlib.sha256((model / file).read_bytes()).hexdigest()
+        head = json.loads((model / "model.json").read_text())
+        (model / "model.json").write_text(json.dumps({**head, "sha256": digest}))
+    with pytest.raises(DafuseError, match=r"format 2.*newer dafuse"):
+        Classifier.open(model, device="cpu")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "1"}'])
+def test_what_is_not_a_model_is_refused(model: Path, text: str) -> None:
+    (model / "model.json").write_text(text)
+    with pytest.raises(DafuseError, match=r"model\.json"):
+        Classifier.open(model, device="cpu")
+
+
+def test_places_where_no_model_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    for name, expected in (
+        ("nowhere", "no model .*dafuse learn"),
+        ("file", "is a file"),
+        ("photos", "not a dafuse model"),
+        ("empty", "no model yet"),
+    ):
+        with pytest.raises(DafuseError, match=expected):
+            Classifier.open(tmp_path / name)
+    for name in ("file", "photos"):
+        with pytest.raises(DafuseError, match=name):
+            Classifier.create(tmp_path / name)
+    Classifier.create(tmp_path / "empty")
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_version_costs_what_is_new_in_it(model: Path) -> None:
+    before = files(model)
+    classifier = Classifier.open(model, device="cpu")
+    classifier.rename("class 0", "zero")
+    new = files(model).keys() - before.keys()
+    assert new == {"versions/0003.json"}
+    old = classifier.version.classes
+    classifier.learn(*pictures({7: 6}, seed=9))
+    for record in old:  # the statistics of the others stay the files they were
+        assert record.statistics in classifier.version.objects
+
+
+def test_what_nothing_leads_to_is_removed(model: Path) -> None:
+    folder = ModelFolder(model)
+    stray = [model / "objects" / f"{'a' * 64}.safetensors", model / "versions" / "0009.json"]
+    stray.append(model / "objects" / ".half-written.tmp")
+    for file in stray:
+        file.write_bytes(b"left by a process that was killed")
+    Classifier.open(model, device="cpu").rename("class 0", "zero")
+    assert not [file for file in stray if file.exists()]
+    needed = {digest for version in folder.history() for digest in version.objects}
+    assert {file.stem for file in (model / "objects").iterdir()} == needed
+
+
+def test_a_second_change_waits_and_says_so(model: Path) -> None:
+    folder, said = ModelFolder(model), []
+    waiting, entered = threading.Event(), threading.Event()
+
+    class Heard(Progress):
+        def say(self, line: str) -> None:
+            said.append(line)
+            waiting.set()
+
+    def second() -> None:
+        with folder.changing(Heard()):
+            entered.set()
+
+    with folder.changing(Progress()):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        assert not entered.is_set()
+    thread.join(10)
+    assert entered.is_set()
+    assert "another process" in said[0]
+
+
+def test_a_reader_follows_a_model_that_changes_under_it(model: Path) -> None:
+    """The version it began with is undone, and its files removed, while it reads."""
+    folder = ModelFolder(model)
+    seen = []
+
+    def slow(version: object) -> int:
+        number = version.number  # type: ignore[attr-defined]
+        seen.append(number)
+        if len(seen) == 1:
+            Classifier.open(model, device="cpu").undo()
+        folder.arrays(version.adapter)  # type: ignore[attr-defined]
+        return number
+
+    assert folder.read(slow) == 1
+    assert seen == [2, 1]

@@ -1,0 +1,144 @@
+"""Undo, forget and rename; what info and the ledger say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dafuse.errors import DafuseError
+from dafuse.product.classifier import Classifier
+from product_models import files, pictures, taught
+
+pytestmark = pytest.mark.usefixtures("small_network")
+
+
+@pytest.fixture
+def classifier(tmp_path: Path, small_network: None) -> Classifier:
+    return taught(tmp_path / "model", {0: 6, 1: 6}, {2: 6, 3: 6})
+
+
+def test_undo_steps_back_again_and_again(classifier: Classifier) -> None:
+    path = classifier.folder.path
+    images, _ = pictures({0: 3, 2: 3}, seed=5)
+    states = [(files(path), classifier.probabilities(images))]
+    classifier.learn(*pictures({0: 4, 4: 5}, seed=2))
+    states.append((files(path), classifier.probabilities(images)))
+    classifier.rename("class 4", "four")
+    classifier.undo()
+    assert files(path) == states[1][0]  # to the byte
+    classifier.undo()
+    assert files(path) == states[0][0]
+    assert np.array_equal(classifier.probabilities(images), states[0][1])
+    classifier.undo()
+    assert classifier.classes == ["class 0", "class 1"]
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        classifier.undo()
+    classifier.learn(*pictures({7: 6}))
+    assert classifier.version.number == 2
+
+
+def test_forget_removes_a_class_and_undo_brings_it_back(classifier: Classifier) -> None:
+    images, _ = pictures({0: 4, 1: 4, 2: 4}, seed=5)
+    before = classifier.probabilities(images)
+    forgotten = classifier.forget("class 1")
+    assert (forgotten.for_good, forgotten.versions) == (False, [])
+    assert classifier.classes == ["class 0", "class 2", "class 3"]
+    kept = before[:, [0, 2, 3]]
+    after = classifier.probabilities(images)
+    assert np.allclose(after, kept / kept.sum(1, keepdims=True), atol=1e-5)
+    classifier.learn(*pictures({5: 5, 6: 5}, seed=6))  # and it can learn on
+    assert classifier.classes == ["class 0", "class 2", "class 3", "class 5", "class 6"]
+    classifier.undo()
+    classifier.undo()
+    assert np.array_equal(classifier.probabilities(images), before)
+
+
+def test_forgetting_for_good_leaves_nothing_to_undo_to(classifier: Classifier) -> None:
+    path = classifier.folder.path
+    gone = classifier.version.classes[2].statistics
+    classifier.rename("class 2", "two")  # older versions know it by another name
+    forgotten = classifier.forget("two", for_good=True)
+    assert forgotten.versions == [2, 3]
+    assert not [name for name in files(path) if gone in name]
+    text = b"".join(data for name, data in files(path).items() if name.endswith(".json"))
+    assert b"class 2" not in text
+    assert [version.number for version in classifier.info().history] == [1, 4]
+    classifier.undo()  # before it was known
+    assert classifier.classes == ["class 0", "class 1"]
+
+
+def test_what_was_forgotten_can_still_be_forgotten_for_good(classifier: Classifier) -> None:
+    gone = classifier.version.classes[0].statistics
+    classifier.forget("class 0")
+    assert classifier.folder.object_file(gone).exists()
+    classifier.forget("class 0", for_good=True)
+    assert not classifier.folder.object_file(gone).exists()
+    assert classifier.classes == ["class 1", "class 2", "class 3"]
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        classifier.undo()
+
+
+def test_a_class_that_comes_again_is_another_class(classifier: Classifier) -> None:
+    old = classifier.version.classes[3].id
+    classifier.forget("class 3")
+    classifier.learn(*pictures({3: 6}, seed=8))
+    assert classifier.version.classes[-1].name == "class 3"
+    assert classifier.version.classes[-1].id > old
+
+
+def test_bad_names_change_nothing(classifier: Classifier) -> None:
+    path = classifier.folder.path
+    before = files(path)
+    everything = classifier.classes
+    for change, expected in (
+        (lambda: classifier.forget("class 9"), "no class is called 'class 9'"),
+        (lambda: classifier.forget("class 0", "class 9", for_good=True), "'class 9'"),
+        (lambda: classifier.forget(*everything), "all classes"),
+        (lambda: classifier.rename("class 9", "x"), "no class is called 'class 9'"),
+        (lambda: classifier.rename("class 0", "class 1"), "'class 1' already"),
+        (lambda: classifier.rename("class 0", "CLASS 1"), "'class 1' already"),
+        (lambda: classifier.rename("class 0", " "), "empty"),
+    ):
+        with pytest.raises(DafuseError, match=expected):
+            change()
+    assert files(path) == before
+    classifier.rename("class 0", "Class 0")  # another case of its own name
+    assert classifier.classes[0] == "Class 0"
+
+
+def test_info_tells_the_history(classifier: Classifier) -> None:
+    classifier.learn(*pictures({0: 6, 4: 1}, seed=2))
+    classifier.rename("class 4", "four")
+    classifier.forget("class 1")
+    info = classifier.info()
+    assert info.bytes == sum(len(data) for data in files(classifier.folder.path).values())
+    text = "\n".join(info.lines())
+    for expected in (
+        "learned class 0 (5), class 1 (5)",
+        "class 4 (1), class 0 (+5)",
+        "renamed class 4 to four",
+        "forgot class 1",
+        "version 5",
+        classifier.version.backbone.tag,
+    ):
+        assert expected in text
+    (line,) = [line for line in info.lines() if line.startswith("class 0 ")]
+    assert line.split()[2] == "10"
+
+
+def test_the_ledger_accounts_for_every_byte(classifier: Classifier) -> None:
+    classifier.learn(*pictures({5: 1}, seed=3))
+    classifier.forget("class 1")
+    path = classifier.folder.path
+    (path / "notes.txt").write_text("somebody's own")
+    ledger = classifier.ledger()
+    assert ledger.bytes == sum(len(data) for data in files(path).values())
+    assert {entry.file for entry in ledger.entries} == {*files(path), ".lock"}
+    text = "\n".join(ledger.lines())
+    assert "dafuse did not write it" in text
+    assert "statistics of class 1, from 5 images, kept for undo" in text
+    assert "?" not in text
+    width = 24
+    numbers = width + width * (width + 1) // 2
+    assert f"class 0: {numbers:,} numbers, of 5 images with {5 * 24 * 24 * 3:,} numbers" in text
+    assert "Learned from one or two images: class 5" in text
