@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ QUICK = {
     "path/to/images": "{images}",
 }
 TRAINING = " --method.epochs 1 --method.align_epochs 1 --device cpu"
+TEACHING = " --epochs 1 --device cpu"
 
 
 def dafuse(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,8 +55,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workplace")
+def workplace(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
+    """With the photos of the README's first story."""
+    here = tmp_path_factory.mktemp("workplace")
+    for year, names in (("2024", ("cat", "dog")), ("2025", ("cat", "owl"))):
+        for name in names:
+            shutil.copytree(images / name, here / "photos" / year / name)
+    shutil.copy(images / "cat" / "0.jpg", here / "cat.jpg")
+    return here
 
 
 def test_the_readme_shows_commands() -> None:
@@ -69,21 +77,24 @@ def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
         command = command.replace(shown, quick.format(images=images))
     if command.startswith("dafuse run"):
         command += TRAINING
+    if command.startswith("dafuse learn"):
+        command += TEACHING
     done = dafuse(*shlex.split(command)[1:], cwd=workplace)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
 def test_readme_python(workplace: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    lines = [line.removeprefix("  ") for line in code.splitlines()]
-    quick = "\n".join(lines).replace(
-        '"glyphs"}', '"glyphs", "train_per_class": 1, "test_per_class": 1}'
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", quick], cwd=workplace, env=clean_environment(), check=False
-    )
-    assert done.returncode == 0
+    blocks = re.findall(r"^( *)```python\n(.*?)```", README, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for indent, code in blocks:
+        quick = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
+        quick = quick.replace('"glyphs"}', '"glyphs", "train_per_class": 1, "test_per_class": 1}')
+        quick = quick.replace('.learn("photos/2024")', '.learn("photos/2024", epochs=1)')
+        done = subprocess.run(
+            [sys.executable, "-c", quick], cwd=workplace, env=clean_environment(), check=False
+        )
+        assert done.returncode == 0
 
 
 def test_the_make_commands_exist() -> None:
@@ -97,7 +108,7 @@ def test_readme_links_and_reading_order_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target
-    for folder, text in re.findall(r"^\d\. `(\w+)/`(.*?)(?=^\d\.|^#)", README, re.M | re.S):
+    for folder, text in re.findall(r"^\d+\. `(\w+)/`(.*?)(?=^\d+\.|^#)", README, re.M | re.S):
         for file in re.findall(r"`(\w+\.py)`", text):
             where = ROOT / "src" / "dafuse"
             assert (where / folder / file).exists() or (where / file).exists(), file
