@@ -20,6 +20,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
     "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),
     "report": ("report", "tables and a page over finished (or unfinished) runs"),
+    "bench": ("bench", "speed and memory, beside what they are to be compared with"),
     "list": ("listing", "what there is: methods, data, backbones, recipes, experiments"),
     "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
 }

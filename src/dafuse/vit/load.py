@@ -22,19 +22,24 @@ def load_backbone(
     progress: Progress | None = None,
 ) -> ViT:
     """Build the network, find its weights, check them, and load them."""
-    backbone = BACKBONES.get(tag) or _any_timm(tag)
-    # the full tag, so that timm gives the configuration of these very weights
-    name = backbone.architecture if backbone.packaged else backbone.tag
-    model = require_plain_vit(timm.create_model(name, num_classes=0, **backbone.arguments), tag)
+    vit = build_backbone(tag, normalize)
     path, source = locate(tag, file)
     if path is None:
         path = fetch(tag, progress or Progress())
     digest = check_hash(path, tag, sha256, trusted=source == "hub")
-    _fill(model, path, tag)
-    config = {**model.pretrained_cfg, **backbone.preprocessing}
-    vit = ViT(model, preprocessing_of(config, normalize), tag)
+    _fill(vit.timm, path, tag)
     vit.sha256, vit.source = digest, source
     return vit
+
+
+def build_backbone(tag: str, normalize: str = "weights") -> ViT:
+    """The network of that tag with random weights: all that a measurement of speed needs."""
+    backbone = BACKBONES.get(tag) or _any_timm(tag)
+    # the full tag, so that timm gives the configuration of these very weights
+    name = backbone.architecture if backbone.packaged else backbone.tag
+    model = require_plain_vit(timm.create_model(name, num_classes=0, **backbone.arguments), tag)
+    config = {**model.pretrained_cfg, **backbone.preprocessing}
+    return ViT(model, preprocessing_of(config, normalize), tag)
 
 
 def _fill(model: VisionTransformer, path: Path, tag: str) -> None:

@@ -1,0 +1,151 @@
+"""Classifier alignment against the published way: each epoch builds every Gaussian anew."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+from torch.nn import functional as F
+
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared, seconds
+from dafuse.benchmarks.setting import SEED, Parts, Setting
+from dafuse.heads.alignment import align
+from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.heads.gaussians import JITTER, ClassMemory, Sampler
+from dafuse.seeds import derive
+
+GOAL = Goal("ratio", least=30)
+LR, MOMENTUM, WEIGHT_DECAY = 0.005, 0.9, 5e-4
+SPREAD, DIRECTIONS = 0.2, 32  # of the classes' means, and along which a class varies most
+TESTED = 50  # held-out features of each class
+
+
+@dataclass(frozen=True)
+class Sizes:
+    classes: int
+    width: int
+    epochs: int
+    samples: int  # drawn for each class in each epoch
+    images: int = 100  # of each class, from which its Gaussian is estimated
+
+
+ISSUE = Sizes(200, 768, 30, 240)
+SIZES = {"gpu": ISSUE, "cpu": ISSUE, "quick": Sizes(6, 48, 4, 32, 20)}
+
+
+def parts(setting: Setting) -> Parts:
+    sizes = setting.sizes(SIZES)
+    name = f"{sizes.classes} classes, {sizes.width} dimensions"
+    return {name: partial(_measure, setting, sizes)}
+
+
+class _World:
+    """Features of classes that overlap, what is kept of them, and others to test with."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        self.sizes, self.device = sizes, device
+        self.generator = torch.Generator(device).manual_seed(derive(SEED, "features"))
+        classes, width = sizes.classes, sizes.width
+        means_CD = SPREAD * self._normal(classes, width)
+        factors_CDK = self._normal(classes, width, DIRECTIONS) / DIRECTIONS**0.5
+        true = Sampler(means_CD, factors_CDK, torch.full_like(means_CD, 0.3))
+        feats_CnD = true.draw(sizes.images, self.generator)
+        labels_N = torch.arange(classes, device=device).repeat_interleave(sizes.images)
+        feats_ND = feats_CnD.flatten(0, 1)
+        self.rows_CD = F.normalize(prototypes(feats_ND, labels_N, 0, classes), dim=1)
+        self.memory = ClassMemory(width)
+        self.memory.add(feats_ND, labels_N, 0, classes)
+        eye = JITTER * torch.eye(width, device=device)
+        self.means_CD = feats_CnD.mean(1)
+        self.covariances = [torch.cov(feats_nD.T) + eye for feats_nD in feats_CnD]
+        self.held_out_CnD = true.draw(TESTED, self.generator)
+
+    def accuracy(self, rows_CD: Tensor) -> float:
+        """On held-out features, in percent."""
+        logits_CnC = cosine_logits(self.held_out_CnD, rows_CD)
+        right_Cn = logits_CnC.argmax(2) == torch.arange(len(rows_CD), device=self.device)[:, None]
+        return 100 * right_Cn.float().mean().item()
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+
+def _published(world: _World) -> Iterator[Tensor]:
+    """Epoch by epoch; gives the rows after each."""
+    sizes = world.sizes
+    rows = nn.Parameter(world.rows_CD.clone())
+    optimiser = torch.optim.SGD([rows], LR, MOMENTUM, weight_decay=WEIGHT_DECAY)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, sizes.epochs)
+    while True:
+        drawn, labels = [], []
+        for label, (mean, covariance) in enumerate(
+            zip(world.means_CD, world.covariances, strict=True)
+        ):
+            drawn.append(MultivariateNormal(mean, covariance).sample((sizes.samples,)))
+            labels += [label] * sizes.samples
+        feats_ND = torch.cat(drawn)
+        labels_N = torch.tensor(labels, device=world.device)
+        shuffle = torch.randperm(len(feats_ND), device=world.device)
+        feats_ND, labels_N = feats_ND[shuffle], labels_N[shuffle]
+        for start in range(0, len(feats_ND), sizes.samples):
+            batch = slice(start, start + sizes.samples)
+            loss = F.cross_entropy(cosine_logits(feats_ND[batch], rows), labels_N[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        decay.step()
+        yield rows.detach().clone()
+
+
+def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
+    """The published way goes through its epochs once, some in each round: they are all alike."""
+    device = setting.fabric().device
+    world = _World(sizes, device)
+    rounds = min(setting.rounds, sizes.epochs)
+    shares = [len(part) for part in torch.arange(sizes.epochs).tensor_split(rounds)]
+    epochs, coming = iter(shares), _published(world)
+    last = {"start": [world.rows_CD], "published": [], "own": []}  # classifiers of finished rounds
+
+    def published() -> float:
+        count = next(epochs)
+        took = seconds(lambda: last["published"].extend(islice(coming, count)), device)
+        return took / count
+
+    def own() -> float:
+        def whole() -> None:
+            sampler, how = world.memory.sampler(device), (LR, MOMENTUM, WEIGHT_DECAY)
+            aligned = align(
+                world.rows_CD, sampler, world.generator, sizes.epochs, sizes.samples, *how
+            )
+            last["own"].append(aligned)
+
+        return seconds(whole, device) / sizes.epochs
+
+    variants = {"published": published, "own": own}
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(derive(SEED, "published"))
+        found = setting.alternate(variants, "alignment", warm_up=("own",), most=rounds)
+    last["published"] = last["published"][sizes.epochs - 1 :]  # none before the end
+    scored = {name: Measured([world.accuracy(r) for r in rows]) for name, rows in last.items()}
+    return _rows(sizes, found, scored, GOAL if sizes is ISSUE else None)
+
+
+def _rows(
+    sizes: Sizes, found: dict[str, Measured], scored: dict[str, Measured], goal: Goal | None
+) -> list[Row]:
+    base = "the published way"
+    rows = [
+        compared(f"{base}, an epoch", "s", found["published"]),
+        compared("dafuse, an epoch", "s", found["own"], (base, found["published"]), goal=goal),
+    ]
+    tested = f"{sizes.classes * TESTED} held-out features, {sizes.epochs} epochs"
+    against = base, Measured(scored["published"].values * len(scored["own"].values))
+    for name, label in (("published", base), ("own", "dafuse"), ("start", "class means alone")):
+        if scored[name].values:
+            other = None if name == "published" else against
+            what = f"accuracy, {label}"
+            rows.append(compared(what, "%", scored[name], other, "difference", note=tested))
+    return rows

@@ -1,0 +1,115 @@
+"""One learning step on two threads: five new classes of fifty images; and the demo, where asked."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from dafuse.benchmarks.plain_loop import WORKERS
+from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
+from dafuse.benchmarks.rounds import Measured, Row, compared, seconds
+from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
+from dafuse.data.stream import Stream
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.methods.daf import DAF
+from dafuse.vit.load import load_backbone
+from dafuse.vit.weights import COMPACT
+
+CLASSES = 5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    per_class: int
+    epochs: int  # as many as the demo has
+    align_epochs: int
+    rounds: int  # at most
+    workers: int = WORKERS
+    compiled: bool = True  # measure that too
+    threads: int = 2
+
+
+STEP = Sizes(50, 5, 30, 3)
+SIZES = {"gpu": STEP, "cpu": STEP, "quick": Sizes(3, 1, 1, 2, workers=1, compiled=False, threads=1)}
+
+
+def parts(setting: Setting) -> Parts:
+    found: Parts = {"learning step": partial(_measure, setting, setting.sizes(SIZES))}
+    if setting.demo:
+        found["demo"] = _demo
+    return found
+
+
+def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
+    """Each variant learns a stream of its own method's tasks, one in each round."""
+    rounds = min(setting.rounds, sizes.rounds)
+    dataset = random_images((rounds + 1) * CLASSES, sizes.per_class, side=64)
+    fabric, vit = setting.fabric("cpu"), load_backbone(COMPACT)
+    own, stream = world(vit, dataset, CLASSES, fabric)
+    feed = pillow_feed(own.loader, sizes.workers)
+    trainers = {"plain": PlainTrainer(vit, own.loader, fabric, SEED, feed), "own": own}
+    if sizes.compiled:
+        trainers["compiled"] = Trainer(vit, own.loader, fabric, SEED, compiled=True)
+    variants: dict[str, Callable[[], float]] = {}
+    for name, trainer in trainers.items():
+        variants[name] = _learning(trainer, stream, sizes)
+        variants[f"{name} training"] = partial(_training_seconds, trainer)
+    with _threads(sizes.threads):
+        found = setting.alternate(variants, "learning step", tuple(trainers), rounds)
+    labels = {"plain": "the plain loop", "own": "dafuse", "compiled": "dafuse, compiled"}
+    rows = []
+    for part, what in (("", "the whole step"), (" training", "its training")):
+        for name in trainers:
+            base = None if name == "plain" else (labels["plain"], found[f"plain{part}"])
+            label = f"{labels[name]}, {what}"
+            note = "" if part else f"{CLASSES * sizes.per_class} images, {sizes.epochs} epochs"
+            rows.append(compared(label, "s", found[f"{name}{part}"], base, note=note))
+    return rows
+
+
+def _learning(trainer: Trainer, stream: Stream, sizes: Sizes) -> Callable[[], float]:
+    """Seconds of the next task: training, Fisher, fusion, statistics, alignment."""
+    coming = iter(stream)
+    method = DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs)
+
+    def learn() -> float:
+        trainer.begin_task()
+        task = next(coming)
+        method.epochs = sizes.epochs if task.index else 1  # the first one warms up
+        return seconds(lambda: method.learn(task), trainer.device)
+
+    return learn
+
+
+def _training_seconds(trainer: Trainer) -> float:
+    return trainer.seconds["train"]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _demo() -> list[Row]:
+    """As a user starts it, in a process of its own; once, as it takes minutes."""
+
+    def demo() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "dafuse", "demo", "--out", folder]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DafuseError(f"the demo failed: {done.stderr.strip()[-200:]}")
+
+    took = Measured([seconds(demo, torch.device("cpu"))])
+    return [compared("dafuse demo", "s", took)]

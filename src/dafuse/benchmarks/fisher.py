@@ -1,0 +1,71 @@
+"""Gradient and Fisher of a task against its training, as DAF does both, over the same images."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.setting import (
+    DEIT_TINY,
+    Parts,
+    Setting,
+    network,
+    random_images,
+    short,
+    world,
+)
+from dafuse.methods.daf import DAF
+from dafuse.vit.weights import COMPACT
+
+CLASSES = 4
+GOAL = Goal("ratio", most=0.03)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    tag: str
+    per_class: int
+    epochs: int
+
+
+SIZES = {
+    "gpu": Sizes(DEIT_TINY, 600, 20),
+    "cpu": Sizes(COMPACT, 24, 20),
+    "quick": Sizes(COMPACT, 4, 2),
+}
+
+
+def parts(setting: Setting) -> Parts:
+    sizes = setting.sizes(SIZES)
+    tag = setting.backbone or sizes.tag
+    return {short(tag): partial(_measure, setting, sizes, tag)}
+
+
+def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
+    """A new task for each round; the first of the stream warms up."""
+    tasks = setting.rounds + 1
+    dataset = random_images(tasks * CLASSES, sizes.per_class)
+    trainer, stream = world(network(tag), dataset, CLASSES, setting.fabric())
+    method = DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=0)
+    coming = iter(stream)
+
+    def train() -> float:
+        trainer.begin_task()
+        method.learn(next(coming))
+        return trainer.seconds["train"]
+
+    variants = {"train": train, "fisher": lambda: trainer.seconds["fisher"]}
+    found = setting.alternate(variants, f"fisher {short(tag)}", warm_up=("train",))
+    training = f"training, {sizes.epochs} epochs"
+    goal = GOAL if sizes.epochs == 20 else None
+    return [
+        compared(training, "s", found["train"], note=f"{CLASSES * sizes.per_class} images"),
+        compared(
+            "gradient and Fisher",
+            "s",
+            found["fisher"],
+            ("training", found["train"]),
+            "share",
+            goal,
+            "exact per sample",
+        ),
+    ]

@@ -1,0 +1,98 @@
+"""Features under the global adapter against the bare network, and against twenty task adapters."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared, seconds
+from dafuse.benchmarks.setting import (
+    DEIT_TINY,
+    VIT_BASE,
+    Parts,
+    Setting,
+    network,
+    random_images,
+    short,
+    world,
+)
+from dafuse.engine.training import Trainer
+from dafuse.methods.starts import start_adapter
+from dafuse.vit.adapter_bank import AdapterBank
+from dafuse.vit.attach import Attachment
+from dafuse.vit.weights import COMPACT
+
+GOAL = Goal("ratio", least=0.97)
+RANK = 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    networks: tuple[str, ...]
+    batches: dict[int, int]  # images at once, and how many such batches are a round
+    adapters: int  # of the method that asks them all, at the largest batch; 0: not measured
+
+
+GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20)
+CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20)
+QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3)
+
+
+def parts(setting: Setting) -> Parts:
+    """Of the device asked for and, where that is a GPU, of the CPU as well."""
+    sizes = setting.sizes({"gpu": GPU, "cpu": CPU, "quick": QUICK})
+    tags = (setting.backbone,) if setting.backbone else sizes.networks
+    found: Parts = {short(tag): partial(_measure, setting, sizes, tag, None) for tag in tags}
+    if setting.on_gpu:
+        few = QUICK if setting.quick else Sizes(CPU.networks, CPU.batches, adapters=0)
+        found[f"{short(COMPACT)} on the CPU"] = partial(_measure, setting, few, COMPACT, "cpu")
+    return found
+
+
+def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> list[Row]:
+    vit = network(tag)
+    trainer, _ = world(vit, random_images(2, 1), 2, setting.fabric(device))
+    adapter = start_adapter(trainer, "global", RANK)
+    bank = AdapterBank()
+    for number in range(sizes.adapters):
+        bank.append(start_adapter(trainer, number, RANK).tensors())
+    rows: list[Row] = []
+    for batch, repeats in sizes.batches.items():
+        asked: dict[str, Attachment | None] = {"bare": None, "adapter": adapter}
+        if bank and batch == max(sizes.batches):
+            asked["bank"] = bank
+        measures = {
+            name: partial(_rate, trainer, attached, batch, repeats)
+            for name, attached in asked.items()
+        }
+        found = setting.alternate(measures, f"batch {batch}", warm_up=tuple(measures))
+        rows += _rows(f"batch {batch}", found, len(bank))
+    return rows
+
+
+@torch.no_grad()
+def _rate(trainer: Trainer, attached: Attachment | None, batch: int, repeats: int) -> float:
+    if trainer.compiled is not None:
+        trainer.compiled.full_batch = batch  # so that it is not filled up
+    size = trainer.vit.preprocessing.size
+    images_B3SS = torch.randn(batch, 3, size, size, device=trainer.device)
+
+    def work() -> None:
+        for _ in range(repeats):
+            trainer.encode(images_B3SS, attached)
+
+    return batch * repeats / seconds(work, trainer.device)
+
+
+def _rows(label: str, found: dict[str, Measured], adapters: int) -> list[Row]:
+    bare = "the bare network", found["bare"]
+    rows = [
+        compared(f"{label}, bare network", "images/s", found["bare"]),
+        compared(f"{label}, global adapter", "images/s", found["adapter"], bare, goal=GOAL),
+    ]
+    if "bank" in found:
+        what = f"{label}, {adapters} task adapters"
+        rows.append(
+            compared(what, "images/s", found["bank"], bare, note="every image, each adapter")
+        )
+    return rows

@@ -1,0 +1,140 @@
+"""Training as published research code has it: the yardstick of speed, and a check of numerics.
+
+Eager float32; images go through torchvision's transforms of Pillow images in worker processes; each
+layer has an adapter of linear modules; each batch is a step, after which the loss is read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from torchvision import transforms
+
+from dafuse.data.batches import Batch
+from dafuse.data.dataset import Augmentation, ImageSet
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.methods.contract import Loss
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.vit.adapter import Adapter, Tensors
+
+WORKERS = 8  # of a data loader, as published code has it
+Branch = Callable[[int, Tensor], Tensor | None]  # layer, residual stream -> beside its MLP
+
+
+def plain_features(vit: VisionTransformer, images_B3SS: Tensor, branch: Branch) -> Tensor:
+    """The CLS token after the final norm, block by block with nothing left out."""
+    x_BND = vit.norm_pre(vit._pos_embed(vit.patch_embed(images_B3SS)))
+    for layer, block in enumerate(vit.blocks):
+        h_BND = x_BND + block.ls1(block.attn(block.norm1(x_BND)))
+        x_BND = h_BND + block.ls2(block.mlp(block.norm2(h_BND)))
+        beside = branch(layer, h_BND)
+        x_BND = x_BND if beside is None else x_BND + beside
+    return vit.norm(x_BND)[:, 0]
+
+
+class PlainAdapters(nn.Module):
+    """An adapter's four stacked tensors as modules for each layer."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        super().__init__()
+        self.scale = adapter.scale
+        depth, rank, width = adapter.down.weight.shape
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(width, rank),
+                nn.ReLU(),
+                nn.Dropout(adapter.dropout),
+                nn.Linear(rank, width),
+            )
+            for _ in range(depth)
+        )
+        self.to(adapter.down.weight.device)
+        with torch.no_grad():
+            for name, values in adapter.tensors().items():
+                for parameter, value in zip(self._of(name), values, strict=True):
+                    parameter.copy_(value)
+
+    def branch(self, layer: int, h_BND: Tensor) -> Tensor:
+        return self.scale * self.layers[layer](h_BND)
+
+    def tensors(self) -> Tensors:
+        """Stacked again."""
+        names = [f"{part}.{kind}" for part in ("down", "up") for kind in ("weight", "bias")]
+        return {name: torch.stack(self._of(name)).detach() for name in names}
+
+    def _of(self, name: str) -> list[Tensor]:
+        part, kind = name.split(".")
+        position = {"down": "0", "up": "3"}[part]
+        return [layer.get_parameter(f"{position}.{kind}") for layer in self.layers]
+
+
+def plain_fit(
+    loss: Loss,
+    groups: Sequence[Group],
+    batches: Callable[[int], Iterable[Batch]],  # of an epoch
+    schedule: Schedule,
+    device: torch.device,
+    after_step: Callable[[], None] | None = None,
+) -> list[list[float]]:
+    """SGD with the schedule's numbers; every step's loss, epoch by epoch."""
+    settings = [{"params": list(g.parameters), "lr": schedule.lr * g.rate} for g in groups]
+    optimiser = torch.optim.SGD(
+        settings, schedule.lr, schedule.momentum, weight_decay=schedule.weight_decay
+    )
+    decay = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda epoch: schedule.decay(epoch, schedule.epochs)
+    )
+    losses: list[list[float]] = []
+    for epoch in range(schedule.epochs):
+        losses.append([])
+        for images, labels in batches(epoch):
+            value = loss(images.to(device), labels.to(device))
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            if after_step is not None:
+                after_step()
+            losses[-1].append(value.item())
+        decay.step()
+    return losses
+
+
+def pillow_batches(
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    augmentation: Augmentation,
+    batch_size: int,
+    workers: int = WORKERS,
+) -> "DataLoader[Batch]":
+    """An epoch's batches in the machine's memory; the workers start anew with each epoch."""
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(
+                preprocessing.size, augmentation.scale, augmentation.ratio
+            ),
+            transforms.RandomHorizontalFlip(augmentation.flip),
+            transforms.ToTensor(),
+            transforms.Normalize(preprocessing.mean, preprocessing.std),
+        ]
+    )
+    return DataLoader(_Pillow(images, transform), batch_size, shuffle=True, num_workers=workers)
+
+
+class _Pillow(TorchDataset[Batch]):
+    """Pixels in memory that become Pillow images one by one."""
+
+    def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Tensor]) -> None:
+        assert isinstance(images.items, np.ndarray)
+        self.pixels, self.images, self.transform = images.items, images, transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> Batch:
+        image = Image.fromarray(self.pixels[self.images.index[row]])
+        return self.transform(image), torch.tensor(self.images.labels[row])

@@ -1,0 +1,86 @@
+"""The plain loop in the place of the engine's training, so that any method can be taught by it."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_features, plain_fit
+from dafuse.data.batches import Batch, Loader
+from dafuse.data.dataset import ImageSet
+from dafuse.data.stream import Task
+from dafuse.engine.training import Trainer
+from dafuse.methods.contract import Loss
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.attach import Attachment
+from dafuse.vit.backbone import ViT
+
+Feed = Callable[[Task, ImageSet, int, int], Iterable[Batch]]  # task, images, batch size, epoch
+
+
+class PlainTrainer(Trainer):
+    """Trains adapters with `plain_fit` and computes features with `plain_features`.
+
+    What it does not know is the engine's: test batches, and attachments other than an adapter.
+    """
+
+    def __init__(self, vit: ViT, loader: Loader, fabric: Fabric, seed: int, feed: Feed) -> None:
+        super().__init__(vit, loader, fabric, seed, compiled=False)
+        self.feed = feed
+        self._in_training: PlainAdapters | None = None
+
+    def fit(
+        self,
+        task: Task,
+        attached: Attachment | None,
+        loss: Loss,
+        groups: Sequence[Group],
+        schedule: Schedule,
+        *,
+        images: ImageSet | None = None,
+        after_step: Callable[[], None] | None = None,
+        epochs_before: int = 0,
+    ) -> None:
+        assert isinstance(attached, Adapter)  # all that the plain loop knows
+        trained = images or task.train
+        modules = PlainAdapters(attached)
+        own = {id(parameter) for parameter in attached.parameters()}
+        others = [
+            Group([p for p in group.parameters if id(p) not in own], group.rate) for group in groups
+        ]
+        self._in_training = modules
+        try:
+            with self.phase("train", schedule.epochs * len(trained)):
+                losses = plain_fit(
+                    loss,
+                    [Group(list(modules.parameters())), *others],
+                    lambda epoch: self.feed(
+                        task, trained, schedule.batch_size, epochs_before + epoch
+                    ),
+                    schedule,
+                    self.device,
+                    after_step,
+                )
+        finally:
+            self._in_training = None
+        attached.set(modules.tensors())
+        self.epoch_losses += [sum(epoch) / len(epoch) for epoch in losses]
+
+    def encode(
+        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+    ) -> Tensor:
+        vit = (network or self.vit).timm
+        if self._in_training is not None:
+            return plain_features(vit, images_B3SS, self._in_training.branch)
+        if isinstance(attached, Adapter):
+            return plain_features(vit, images_B3SS, attached.branch)
+        return super().encode(images_B3SS, attached, network)
+
+
+def pillow_feed(loader: Loader, workers: int) -> Feed:
+    """The loader's images by way of Pillow, in worker processes that start with each epoch."""
+    augmentation = loader.dataset.augmentation
+    return lambda task, images, batch_size, epoch: pillow_batches(
+        images, loader.preprocessing, augmentation, batch_size, workers
+    )

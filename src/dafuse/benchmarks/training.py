@@ -1,0 +1,134 @@
+"""Optimiser steps: images per second against the plain loop and against the chip's arithmetic."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from dafuse.benchmarks.flops import MatmulRate, training_flops
+from dafuse.benchmarks.plain_loop import WORKERS
+from dafuse.benchmarks.plain_trainer import Feed, PlainTrainer, pillow_feed
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.setting import (
+    DEIT_TINY,
+    SEED,
+    VIT_BASE,
+    Parts,
+    Setting,
+    network,
+    random_images,
+    short,
+    world,
+)
+from dafuse.data.batches import Batch
+from dafuse.data.stream import Task
+from dafuse.engine.devices import launch
+from dafuse.engine.training import Trainer
+from dafuse.methods.schedule import Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+from dafuse.vit.weights import COMPACT
+
+CLASSES, RANK = 4, 16
+
+
+@dataclass(frozen=True)
+class Sizes:
+    networks: tuple[str, ...]
+    batch: int
+    per_class: int
+    epochs: int  # of a measured fit; the plain loop's has one
+    matmul: tuple[int, int]  # side, repeats
+    workers: int = WORKERS
+
+
+SIZES = {
+    "gpu": Sizes((DEIT_TINY, VIT_BASE), 48, 600, 20, (8192, 20)),  # 50 steps an epoch
+    "cpu": Sizes((DEIT_TINY,), 48, 24, 1, (2048, 3)),  # two steps: one takes seconds
+    "quick": Sizes((COMPACT,), 8, 3, 1, (256, 2), workers=1),
+}
+LARGE_WIDTH, LARGE_EPOCHS, LARGE_ROUNDS = 384, 8, 3  # of networks that take seconds for a round
+GOALS = {  # for one H200, of images per second, as a multiple of the plain loop and of the floor
+    VIT_BASE: {"plain": Goal("ratio", least=10), "floor": Goal("ratio", least=0.5)},
+    DEIT_TINY: {"own": Goal("value", least=20_000)},
+}
+
+
+def parts(setting: Setting) -> Parts:
+    sizes = setting.sizes(SIZES)
+    tags = (setting.backbone,) if setting.backbone else sizes.networks
+    return {short(tag): partial(_measure, setting, sizes, tag) for tag in tags}
+
+
+def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
+    fabric, vit = setting.fabric(), network(tag)
+    dataset = random_images(CLASSES, sizes.per_class)
+    trainer, stream = world(vit, dataset, CLASSES, fabric)
+    device, task = fabric.device, stream[0]
+    eager = launch(device.type, "fp32", deterministic=False)
+
+    def plain(feed: Feed) -> Callable[[], float]:
+        return _rate(PlainTrainer(vit, trainer.loader, eager, SEED, feed), task, sizes.batch, 1)
+
+    large = vit.width > LARGE_WIDTH
+    loading = pillow_feed(trainer.loader, sizes.workers)
+    matmul = MatmulRate(device, *sizes.matmul)
+    variants = {
+        "plain": plain(loading),
+        "ready": plain(_ready(task.size, sizes.batch, vit.preprocessing.size, device)),
+        "loading": lambda: _loading_rate(loading(task, task.train, sizes.batch, 0)),
+        "own": _rate(
+            trainer, task, sizes.batch, min(sizes.epochs, LARGE_EPOCHS) if large else sizes.epochs
+        ),
+        "floor": lambda: matmul.measure() / training_flops(vit.timm),
+    }
+    most = LARGE_ROUNDS if large else None
+    found = setting.alternate(variants, f"train {short(tag)}", ("own", "ready"), most)
+    return _rows(found, GOALS.get(tag, {}) if setting.on_gpu else {})
+
+
+def _rows(found: dict[str, Measured], goals: dict[str, Goal]) -> list[Row]:
+    plain, floor = ("the plain loop", found["plain"]), ("the floor", found["floor"])
+
+    def row(what: str, key: str, **details: Any) -> Row:
+        return compared(what, "images/s", found[key], **details)
+
+    return [
+        row("the plain loop", "plain", note="eager float32, Pillow in worker processes"),
+        row("the plain loop, images ready on the device", "ready", baseline=plain),
+        row("loading alone", "loading", baseline=plain),
+        row("dafuse", "own", baseline=plain, goal=goals.get("plain") or goals.get("own")),
+        row("arithmetic floor", "floor", note="forward and activation backward, at matmul speed"),
+        row("dafuse beside the floor", "own", baseline=floor, goal=goals.get("floor")),
+    ]
+
+
+def _rate(trainer: Trainer, task: Task, batch: int, epochs: int) -> Callable[[], float]:
+    """Images per second of a whole fit."""
+    adapter = start_adapter(trainer, "benchmark", RANK)
+    schedule = Schedule(epochs, batch, lr=0.01, weight_decay=5e-4)
+
+    def measure() -> float:
+        trainer.begin_task()
+        fit_with_proxy(trainer, task, adapter, schedule)
+        return trainer.images["train"] / trainer.seconds["train"]
+
+    return measure
+
+
+def _loading_rate(batches: Iterable[Batch]) -> float:
+    """Of images that nobody trains on."""
+    start = time.perf_counter()
+    count = sum(len(labels) for _, labels in batches)
+    return count / (time.perf_counter() - start)
+
+
+def _ready(classes: int, batch: int, size: int, device: torch.device) -> Feed:
+    """The same batch again and again, on the device."""
+    images, labels = torch.randn(batch, 3, size, size), torch.arange(batch) % classes
+    ready = images.to(device), labels.to(device)
+    return lambda task, images, batch_size, epoch: [ready] * math.ceil(len(images) / batch_size)

@@ -1,0 +1,189 @@
+"""`dafuse bench [NAME ...]`: how fast it is, beside what it is to be compared with.
+
+Ratios are of variants that take turns in one process. What fails is said, and the rest goes on.
+"""
+
+import argparse
+import gc
+import shlex
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dafuse.errors import DafuseError
+from dafuse.files import write_json
+
+if TYPE_CHECKING:
+    from dafuse.benchmarks.rounds import Row
+    from dafuse.benchmarks.setting import Setting
+
+FORMAT = 1
+BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has that name
+    "training": "optimiser steps against a plain loop and the chip's arithmetic",
+    "fisher": "gradient and Fisher against a task's training",
+    "alignment": "classifier alignment against the published way",
+    "inference": "the global adapter against the bare network and many adapters",
+    "growth": "seconds and bytes of a task, early and late in a stream of 100",
+    "memory": "bytes and accuracy of each kind of class memory",
+    "cpu": "one learning step on two threads against the plain loop",
+}
+
+
+def main(arguments: list[str]) -> None:
+    options = _parser().parse_args(arguments)
+    names = options.names or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        raise DafuseError(
+            f"no benchmark is called {unknown[0]!r}; there are {', '.join(BENCHMARKS)}"
+        )
+    if options.rounds < 1:
+        raise DafuseError(f"rounds must be 1 or more, not {options.rounds}")
+    from dafuse.benchmarks.setting import Setting
+    from dafuse.engine.display import TerminalProgress
+
+    with TerminalProgress() as progress:
+        setting = Setting(
+            options.device,
+            options.rounds,
+            options.backbone,
+            options.quick,
+            options.demo,
+            progress,
+        )
+        report = _head(setting, ["dafuse", "bench", *arguments])
+        start, rows = time.perf_counter(), report["rows"]
+        for name in names:
+            for part, row in measure(name, setting):
+                rows.append({"benchmark": name, "part": part, **row.as_json()})
+            report["seconds"] = time.perf_counter() - start
+            write_json(options.out, report)  # after each, so that what was measured is not lost
+    _show(rows, report["device"], options.out)
+    if failed := [f"{row['part']}, {row['what']}" for row in rows if row["error"]]:
+        raise DafuseError(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
+
+
+def measure(name: str, setting: "Setting") -> "list[tuple[str, Row]]":
+    """The rows of each part of a benchmark; a part that fails is a row that says why."""
+    from dafuse.benchmarks.rounds import Measured, Row, reason
+
+    rows: list[tuple[str, Row]] = []
+    for part, rows_of in import_module(f"dafuse.benchmarks.{name}").parts(setting).items():
+        setting.progress.say(f"{name}: {part}")
+        try:
+            rows += [(part, row) for row in rows_of()]
+        except Exception as error:  # the others are worth having all the same
+            setting.progress.say(f"failed: {reason(error)}")
+            rows.append((part, Row("all", "", Measured(error=reason(error)))))
+        _forget()
+    return rows
+
+
+def _forget() -> None:
+    """What one part has compiled and holds on the device is not the next one's burden."""
+    import torch
+
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _head(setting: "Setting", command: list[str]) -> dict[str, Any]:
+    from dafuse.engine.devices import describe
+    from dafuse.engine.provenance import versions
+
+    try:
+        device = describe(setting.fabric().device)
+    except DafuseError as error:
+        device = str(error)
+    return {
+        "format": FORMAT,
+        "command": shlex.join(command),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "device": device,
+        "rounds": setting.rounds,
+        "quick": setting.quick,
+        "rows": [],
+    }
+
+
+_OF = {"speed-up": "×", "share": "of", "difference": "from"}  # the baseline
+
+
+def _show(rows: Sequence[dict[str, Any]], device: str, out: str) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a file has no width to keep to
+    table = Table(box=None, padding=(0, 2, 0, 0), title=f"on {device}", title_justify="left")
+    for heading in ("what", "median (least to most)", "ratio (least to most)", "goal"):
+        table.add_column(heading)
+    before = ""
+    for row in rows:
+        heading = f"{row['benchmark']}: {row['part']}"
+        if heading != before:
+            table.add_row(f"[bold]{heading}[/]")
+        table.add_row(*cells(row))
+        before = heading
+    console.print(table)
+    console.print(f"numbers: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row as the terminal shows it."""
+    what = f"  {row['what']}"
+    if row["error"]:
+        return [what, f"failed: {row['error']}"]
+    unit, relation, goal = row["unit"], row["relation"], row["goal"]
+    median = f"{_amount(row['value'])} {unit}"
+    if len(row["rounds"]) > 1:
+        median += f" ({_amount(row['low'])} to {_amount(row['high'])})"
+    ratio = bound = ""
+    if row["ratio"] is not None:
+        ratio = f"{_ratio(row['ratio'], relation)} {_OF[relation]} {row['baseline']}"
+        if row["ratio_low"] != row["ratio_high"]:
+            low, high = (_ratio(row[f"ratio_{end}"], relation) for end in ("low", "high"))
+            ratio += f" ({low} to {high})"
+    if goal is not None:
+        sign, limit = ("≥", goal["least"]) if goal["least"] is not None else ("≤", goal["most"])
+        shown = _ratio(limit, relation) if goal["of"] == "ratio" else _amount(limit)
+        bound = f"{sign} {shown}: {'met' if row['met'] else 'missed'}"
+    return [what, median, ratio, bound]
+
+
+def _amount(value: float) -> str:
+    """Three digits that count, and none of those before the point left out."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _ratio(value: float, relation: str) -> str:
+    if relation == "difference":
+        return f"{value:+.2f}"
+    return f"{100 * value:.1f} %" if relation == "share" else f"{value:.2f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    known = "\n".join(f"  {name:10} {what}" for name, what in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="dafuse bench",
+        description="Measure speed and memory beside what they are to be compared with, in one "
+        "process,\nby turns; print a table and write the numbers. Weights are random: nothing is "
+        f"downloaded.\n\n{known}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", help="which benchmarks; all if left out")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each variant (5)")
+    parser.add_argument("--backbone", help="exact timm tag, in place of the benchmark's own")
+    parser.add_argument(
+        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="auto"
+    )
+    parser.add_argument("--out", default="bench.json", help="file for the numbers (bench.json)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything work?")
+    parser.add_argument("--demo", action="store_true", help="with cpu: time the whole demo too")
+    return parser
