@@ -147,7 +147,7 @@ def test_ratios_are_taken_round_by_round(quick: dict[str, Any]) -> None:
 @ONCE
 def test_what_is_kept_does_not_grow(quick: dict[str, Any]) -> None:
     kept = [row for row in quick["rows"] if row["benchmark"] == "growth" and row["unit"] == "B"]
-    assert len(kept) == 4
+    assert len(kept) == 4  # two tasks, two kinds
     assert all(row["met"] for row in kept if row["goal"])
     memory = {row["what"]: row for row in quick["rows"] if row["benchmark"] == "memory"}
     full = memory["full, float32, kept for each class"]

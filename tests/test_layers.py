@@ -24,6 +24,7 @@ def test_import_layers() -> None:
         "from dafuse.cli import main; main(['--version'])",
         "import dafuse.report.command",
         "from dafuse.commands import forget, info, learn, ledger, predict, rename, undo",
+        "import dafuse.commands.bench",
         "import dafuse.data.registry",
         "import dafuse.commands.listing; from dafuse.vit.weights import BACKBONES",
     ],

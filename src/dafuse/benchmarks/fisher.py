@@ -29,7 +29,7 @@ class Sizes:
 
 SIZES = {
     "gpu": Sizes(DEIT_TINY, 600, 20),
-    "cpu": Sizes(COMPACT, 24, 20),
+    "cpu": Sizes(COMPACT, 12, 20),
     "quick": Sizes(COMPACT, 4, 2),
 }
 

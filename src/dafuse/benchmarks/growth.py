@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
@@ -17,6 +18,7 @@ from dafuse.benchmarks.setting import (
 )
 from dafuse.data.stream import Task
 from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
 from dafuse.vit.weights import COMPACT
 
@@ -29,18 +31,16 @@ SAME = Goal("ratio", most=1.0)
 @dataclass(frozen=True)
 class Sizes:
     tag: str
-    tasks: int
     looked_at: tuple[int, ...]  # numbers of tasks
     per_class: int
     epochs: int
-    align_epochs: int
-    around: int = 5  # tasks whose median stands for the one in their middle
+    align_epochs: int = 30
 
 
 SIZES = {
-    "gpu": Sizes(DEIT_TINY, 100, (1, 10, 50, 100), 48, 4, 5),
-    "cpu": Sizes(COMPACT, 100, (1, 10, 50, 100), 5, 1, 5),
-    "quick": Sizes(COMPACT, 3, (1, 3), 2, 1, 1, around=1),
+    "gpu": Sizes(DEIT_TINY, (1, 10, 50, 100), 48, 4),
+    "cpu": Sizes(COMPACT, (1, 10, 50, 100), 10, 2),
+    "quick": Sizes(COMPACT, (1, 3), 2, 1, align_epochs=1),
 }
 
 
@@ -48,7 +48,7 @@ SIZES = {
 class Cost:
     """Of one task."""
 
-    task: float  # seconds of training, Fisher, fusion, statistics
+    seconds: float  # of training, Fisher, fusion, statistics
     aligning: float
     modules: int  # bytes
     per_class: float  # bytes kept for each class seen so far
@@ -62,38 +62,49 @@ def parts(setting: Setting) -> Parts:
 
 
 def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
-    dataset = random_images(sizes.tasks * CLASSES, sizes.per_class)
+    """Goes through the stream once, then learns the tasks to look at by turns, each as it came."""
+    tasks = max(sizes.looked_at)
+    dataset = random_images(tasks * CLASSES, sizes.per_class)
     trainer, stream = world(network(tag), dataset, CLASSES, setting.fabric())
-
-    def method() -> DAF:
-        return DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs)
-
-    before, daf = method(), method()
-    for task in list(stream)[:2]:
-        before.learn(task)  # to warm up
-    costs = []
-    with setting.progress.bar(f"growth {short(tag)}", sizes.tasks) as bar:
+    method = DAF(trainer=trainer, rule="last", epochs=1, align_epochs=0)  # in a hurry
+    states: dict[int, dict[str, Tensor]] = {}
+    with setting.progress.bar(f"stream {short(tag)}", tasks) as bar:
         for task in stream:
-            costs.append(_cost(trainer, daf, task))
+            if task.number in sizes.looked_at:
+                states[task.number] = method.state()
+            method.learn(task)
             bar.advance()
-    return _rows(sizes, costs, trainer.device)
+    method.rule, method.epochs, method.align_epochs = "dynamic", sizes.epochs, sizes.align_epochs
+    costs: dict[int, list[Cost]] = {number: [] for number in states}
+
+    def learn(number: int) -> float:
+        method.load_state(states[number])
+        costs[number].append(_cost(trainer, method, stream[number - 1]))
+        return costs[number][-1].seconds
+
+    variants = {f"task {number}": partial(learn, number) for number in states}
+    found = setting.alternate(variants, f"growth {short(tag)}", warm_up=tuple(variants))
+    for name, measured in found.items():
+        if measured.error:
+            raise DafuseError(f"{name}: {measured.error}")
+    return _rows({number: found[1:] for number, found in costs.items()}, trainer.device)
 
 
 def _cost(trainer: Trainer, method: DAF, task: Task) -> Cost:
-    trainer.begin_task()
-    if trainer.device.type == "cuda":
+    on_gpu = trainer.device.type == "cuda"
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
+    trainer.begin_task()
     method.learn(task)
+    peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else 0
     took, kept = dict(trainer.seconds), method.kept_bytes()
     aligning, modules = took.pop(ALIGNING, 0.0), kept.pop("modules")
-    on_gpu = trainer.device.type == "cuda"
-    peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else 0
     return Cost(sum(took.values()), aligning, modules, sum(kept.values()) / task.seen, peak)
 
 
-def _rows(sizes: Sizes, costs: list[Cost], device: torch.device) -> list[Row]:
-    kinds = [
-        ("task", "s", FLAT, "training to statistics"),
+def _rows(costs: dict[int, list[Cost]], device: torch.device) -> list[Row]:
+    kinds: list[tuple[str, str, Goal | None, str]] = [
+        ("seconds", "s", FLAT, "training to statistics"),
         ("aligning", "s", None, "alignment of all classes seen"),
         ("modules", "B", SAME, "adapters kept"),
         ("per_class", "B", SAME, "kept for each class"),
@@ -102,17 +113,12 @@ def _rows(sizes: Sizes, costs: list[Cost], device: torch.device) -> list[Row]:
         kinds.append(("peak", "B", None, "peak of the device's memory"))
     rows = []
     for field, unit, goal, what in kinds:
-        first: tuple[str, Measured] | None = None
-        for number in sizes.looked_at:
-            found = Measured([float(getattr(cost, field)) for cost in _near(costs, number, sizes)])
-            label = f"{what}, task {number}"
-            rows.append(compared(label, unit, found, first, "share", goal if first else None))
-            if field != "aligning" or number > 1:  # the first task is not aligned
-                first = first or (f"task {number}", found)
+        # nothing is aligned after the first task
+        numbers = [number for number in costs if field != "aligning" or number > 1]
+        found = {n: Measured([float(getattr(c, field)) for c in costs[n]]) for n in numbers}
+        base = f"task {numbers[0]}", found[numbers[0]]
+        for number in numbers:
+            first = number == numbers[0]
+            details = (None, "share", None) if first else (base, "share", goal)
+            rows.append(compared(f"{what}, task {number}", unit, found[number], *details))
     return rows
-
-
-def _near(costs: list[Cost], number: int, sizes: Sizes) -> list[Cost]:
-    """Of the tasks around this one; at the ends of the stream, of those there are."""
-    start = min(max(0, number - 1 - sizes.around // 2), len(costs) - sizes.around)
-    return costs[start : start + sizes.around]

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared, seconds
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
+    SEED,
     VIT_BASE,
     Parts,
     Setting,
@@ -18,6 +20,7 @@ from dafuse.benchmarks.setting import (
 )
 from dafuse.engine.training import Trainer
 from dafuse.methods.starts import start_adapter
+from dafuse.seeds import torch_generator
 from dafuse.vit.adapter_bank import AdapterBank
 from dafuse.vit.attach import Attachment
 from dafuse.vit.weights import COMPACT
@@ -31,10 +34,11 @@ class Sizes:
     networks: tuple[str, ...]
     batches: dict[int, int]  # images at once, and how many such batches are a round
     adapters: int  # of the method that asks them all, at the largest batch; 0: not measured
+    rounds: int | None = None  # at most, where each takes a minute
 
 
 GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20)
-CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20)
+CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20, rounds=3)
 QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3)
 
 
@@ -58,30 +62,33 @@ def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> li
         bank.append(start_adapter(trainer, number, RANK).tensors())
     rows: list[Row] = []
     for batch, repeats in sizes.batches.items():
-        asked: dict[str, Attachment | None] = {"bare": None, "adapter": adapter}
-        if bank and batch == max(sizes.batches):
-            asked["bank"] = bank
+        size = vit.preprocessing.size, vit.preprocessing.size
+        images_B3SS = torch.randn(batch, 3, *size, generator=torch_generator(SEED, "inference"))
+        rate = partial(_rate, trainer, images_B3SS.to(trainer.device))
         measures = {
-            name: partial(_rate, trainer, attached, batch, repeats)
-            for name, attached in asked.items()
+            "bare": partial(rate, None, repeats),
+            "adapter": partial(rate, adapter, repeats),
         }
-        found = setting.alternate(measures, f"batch {batch}", warm_up=tuple(measures))
-        rows += _rows(f"batch {batch}", found, len(bank))
+        if bank and batch == max(sizes.batches):
+            measures["bank"] = partial(rate, bank, 1)
+        label, warm_up = f"batch {batch}", ("bare", "adapter")
+        found = setting.alternate(measures, label, warm_up, sizes.rounds)
+        rows += _rows(label, found, len(bank))
     return rows
 
 
 @torch.no_grad()
-def _rate(trainer: Trainer, attached: Attachment | None, batch: int, repeats: int) -> float:
+def _rate(
+    trainer: Trainer, images_B3SS: Tensor, attached: Attachment | None, repeats: int
+) -> float:
     if trainer.compiled is not None:
-        trainer.compiled.full_batch = batch  # so that it is not filled up
-    size = trainer.vit.preprocessing.size
-    images_B3SS = torch.randn(batch, 3, size, size, device=trainer.device)
+        trainer.compiled.full_batch = len(images_B3SS)  # so that it is not filled up
 
     def work() -> None:
         for _ in range(repeats):
             trainer.encode(images_B3SS, attached)
 
-    return batch * repeats / seconds(work, trainer.device)
+    return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 
 def _rows(label: str, found: dict[str, Measured], adapters: int) -> list[Row]:
