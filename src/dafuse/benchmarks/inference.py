@@ -1,6 +1,6 @@
 """Features under the global adapter against the bare network, and against twenty task adapters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -33,13 +33,13 @@ RANK = 16
 class Sizes:
     networks: tuple[str, ...]
     batches: dict[int, int]  # images at once, and how many such batches are a round
-    adapters: int  # of the method that asks them all, at the largest batch; 0: not measured
-    rounds: int | None = None  # at most, where each takes a minute
+    adapters: int  # of the method that asks them all; 0: not measured
+    asked: int  # images that it is asked for; it cuts them into small batches itself
 
 
-GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20)
-CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20, rounds=3)
-QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3)
+GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20, 256)
+CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20, 32)
+QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3, 8)
 
 
 def parts(setting: Setting) -> Parts:
@@ -48,7 +48,7 @@ def parts(setting: Setting) -> Parts:
     tags = (setting.backbone,) if setting.backbone else sizes.networks
     found: Parts = {short(tag): partial(_measure, setting, sizes, tag, None) for tag in tags}
     if setting.on_gpu:
-        few = QUICK if setting.quick else Sizes(CPU.networks, CPU.batches, adapters=0)
+        few = QUICK if setting.quick else replace(CPU, adapters=0)
         found[f"{short(COMPACT)} on the CPU"] = partial(_measure, setting, few, COMPACT, "cpu")
     return found
 
@@ -64,15 +64,15 @@ def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> li
     for batch, repeats in sizes.batches.items():
         size = vit.preprocessing.size, vit.preprocessing.size
         images_B3SS = torch.randn(batch, 3, *size, generator=torch_generator(SEED, "inference"))
-        rate = partial(_rate, trainer, images_B3SS.to(trainer.device))
+        images_B3SS = images_B3SS.to(trainer.device)
         measures = {
-            "bare": partial(rate, None, repeats),
-            "adapter": partial(rate, adapter, repeats),
+            "bare": partial(_rate, trainer, images_B3SS, None, repeats),
+            "adapter": partial(_rate, trainer, images_B3SS, adapter, repeats),
         }
         if bank and batch == max(sizes.batches):
-            measures["bank"] = partial(rate, bank, 1)
-        label, warm_up = f"batch {batch}", ("bare", "adapter")
-        found = setting.alternate(measures, label, warm_up, sizes.rounds)
+            measures["bank"] = partial(_rate, trainer, images_B3SS[: sizes.asked], bank, 1)
+        label = f"batch {batch}"
+        found = setting.alternate(measures, label, warm_up=("bare", "adapter"))
         rows += _rows(label, found, len(bank))
     return rows
 
