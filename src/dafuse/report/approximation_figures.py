@@ -51,30 +51,35 @@ def fisher_against_hessian(run: RunResult) -> str:
         return ""
     task = found["tasks"][-1]
     fisher, exact = task["sampled"]["fisher"], task["sampled"]["exact"]
+    pairs = {
+        tensor: [(f, h) for f, h in zip(fisher[tensor], exact[tensor], strict=True) if f and h]
+        for tensor in fisher
+    }
+    drawn = sum(map(len, pairs.values()))
+    if not drawn:
+        return ""
     with canvas(5.4, 4.2) as figure:
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlabel="Fisher diagonal", ylabel="|Hessian diagonal|")
-        drawn = 0
-        for tensor, colour, marker in zip(fisher, PALETTE, MARKERS, strict=False):
-            pairs = [(f, h) for f, h in zip(fisher[tensor], exact[tensor], strict=True) if f and h]
-            for positive in (True, False):
-                here = [(f, abs(h)) for f, h in pairs if (h > 0) == positive]
-                axes.plot(
-                    [f for f, _ in here],
-                    [h for _, h in here],
-                    marker,
-                    color=colour,
-                    fillstyle="full" if positive else "none",
-                    label=tensor if positive else "",
-                )
-                drawn += len(here)
-        if not drawn:
-            return ""
-        ends = [max(axes.get_xlim()[0], axes.get_ylim()[0])]
-        ends.append(min(axes.get_xlim()[1], axes.get_ylim()[1]))
+        for tensor, colour, marker in zip(pairs, PALETTE, MARKERS, strict=False):
+            for positive, filling in ((True, "full"), (False, "none")):
+                here = [(f, abs(h)) for f, h in pairs[tensor] if (h > 0) == positive]
+                label = tensor if positive else ""
+                xs, ys = [f for f, _ in here], [h for _, h in here]
+                axes.plot(xs, ys, marker, color=colour, fillstyle=filling, label=label)
+        everything = [pair for several in pairs.values() for pair in several]
+        limits = [_decades([abs(pair[k]) for pair in everything]) for k in (0, 1)]
+        ends = max(low for low, _ in limits), min(high for _, high in limits)
         if ends[0] < ends[1]:
             axes.plot(ends, ends, color=INK, lw=0.8, ls="--", label="equal")
-        axes.legend()
+        for axis, place, (low, high) in (
+            (axes.xaxis, axes.set_xlim, limits[0]),
+            (axes.yaxis, axes.set_ylim, limits[1]),
+        ):
+            place(low, high)
+            axis.set_major_formatter(lambda value, _: f"{value:.0e}")
+        axes.minorticks_off()
+        axes.legend(loc="upper left")
         numbers = task["agreement"]["fisher_exact"]["all"]
         return svg(
             figure,
@@ -82,6 +87,12 @@ def fisher_against_hessian(run: RunResult) -> str:
             f"{task['task'] + 1}: rank correlation {numbers['rank_correlation']:.2f}, "
             f"ratio of sums {numbers['ratio_of_sums']:.3g}.",
         )
+
+
+def _decades(sizes: list[float]) -> tuple[float, float]:
+    """From the largest down to the least, but no further than ten decades: below is nothing."""
+    largest = max(sizes)
+    return max(min(sizes), largest * 1e-10) / 3, largest * 3
 
 
 def _paths(run: RunResult) -> list[tuple[int, dict[str, list[float]]]]:
