@@ -53,18 +53,9 @@ def random_crops(
 
 
 def centre_crops(sizes_N2: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Boxes [N, 4] of the test transform: resizing the short side and the centre crop in one."""
-    height, width = sizes_N2.double().unbind(1)
-    short = torch.minimum(height, width)
-    # torchvision truncates the long side to whole pixels and crops at whole pixels of the resized
-    new_h = torch.floor(height * preprocessing.resize / short)
-    new_w = torch.floor(width * preprocessing.resize / short)
-    top = torch.round((new_h - preprocessing.size) / 2)
-    left = torch.round((new_w - preprocessing.size) / 2)
-    per_h, per_w = height / new_h, width / new_w
-    side = torch.full_like(top, preprocessing.size)
-    boxes = torch.stack([top * per_h, left * per_w, side * per_h, side * per_w], 1)
-    return boxes.float(), torch.zeros(len(boxes), dtype=torch.bool)
+    """Boxes [N, 4] of the test transform, and that nothing is flipped."""
+    boxes_N4 = torch.from_numpy(preprocessing.centre_boxes(sizes_N2.numpy()))
+    return boxes_N4, torch.zeros(len(boxes_N4), dtype=torch.bool)
 
 
 def crop_and_resize(

@@ -30,8 +30,16 @@ from dafuse.product.folder import ModelFolder
 from dafuse.product.learning import next_version, teach
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lessons import plan
-from dafuse.product.model import Model, Prediction
-from dafuse.product.pictures import Picture, Pictures, as_list, images_to_test, lesson_images
+from dafuse.product.model import Model
+from dafuse.product.pictures import (
+    Picture,
+    Pictures,
+    as_list,
+    images_to_test,
+    lesson_images,
+    require_read,
+)
+from dafuse.product.prediction import Prediction
 from dafuse.product.reports import LearnReport
 from dafuse.product.state import put_state, read_state
 from dafuse.product.summary import Summary, summarise
@@ -180,14 +188,8 @@ class Classifier:
             threshold: familiarity below which the answer is "unknown"; the default is the model's
                 own, and -inf never answers so
         """
-        given, found = as_list(images), []
-        for number, answer in enumerate(self.answers(given, top, threshold)):
-            if isinstance(answer, UnreadableImage):
-                named = given[number]
-                what = named if isinstance(named, str | Path) else f"image {number}"
-                raise DafuseError(f"{what} cannot be read: {answer}")
-            found.append(answer)
-        return found
+        given = as_list(images)
+        return require_read(given, self.answers(given, top, threshold))
 
     def answers(
         self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
@@ -202,13 +204,11 @@ class Classifier:
 
     def probabilities(self, images: Pictures) -> np.ndarray:
         """[N, C], in the order of `classes`."""
-        model = self.model
-        rows = []
-        for number, logits in enumerate(model.each_logits(as_list(images))):
-            if isinstance(logits, UnreadableImage):
-                raise DafuseError(f"image {number} cannot be read: {logits}")
-            rows.append(model.probabilities(logits))
-        return torch.stack(rows).numpy() if rows else np.zeros((0, len(model.names)))
+        model, given = self.model, as_list(images)
+        logits = require_read(given, model.each_logits(given))
+        if not logits:
+            return np.zeros((0, len(model.names)))
+        return model.probabilities(torch.stack(logits)).numpy()
 
     def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
         """Test on a folder of class folders, of which none should have been learned from."""

@@ -1,7 +1,6 @@
 """What predicts: the frozen network, the global adapter, a row for each class. It never changes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from dafuse.data.images import UnreadableImage
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.packing import unpacked
 from dafuse.product.pictures import Picture, read_all
+from dafuse.product.prediction import Prediction, predicted
 from dafuse.product.state import State
 from dafuse.product.unknown import familiarity
 from dafuse.product.version import Version
@@ -21,17 +21,6 @@ from dafuse.vit.backbone import ViT
 
 AT_ONCE = 256  # images decoded together: memory stays the same however many there are
 BATCH = 64
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What an image was taken for."""
-
-    name: str  # of the class; "unknown" where it is like none of them
-    probability: float  # of the most probable class, also where the answer is unknown
-    unknown: bool
-    familiarity: float  # unknown below the threshold
-    top: list[tuple[str, float]]  # the most probable classes with their probabilities
 
 
 class Model:
@@ -78,13 +67,6 @@ class Model:
         self, logits_C: Tensor, top: int = 1, threshold: float | None = None
     ) -> Prediction:
         """``threshold``: another than the model's own."""
-        probabilities_C = self.probabilities(logits_C)
-        best = probabilities_C.topk(min(top, len(self.names)))
-        named = [
-            (self.names[index], float(value))
-            for value, index in zip(best.values, best.indices.tolist(), strict=True)
-        ]
-        familiar = float(familiarity(logits_C))
-        unknown = familiar < (self.threshold if threshold is None else threshold)
-        name, probability = named[0]
-        return Prediction("unknown" if unknown else name, probability, unknown, familiar, named)
+        threshold = self.threshold if threshold is None else threshold
+        probabilities_C = self.probabilities(logits_C).numpy()
+        return predicted(self.names, probabilities_C, float(familiarity(logits_C)), threshold, top)

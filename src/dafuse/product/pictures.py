@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -16,6 +17,7 @@ from dafuse.errors import DafuseError
 
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 Pictures = Picture | Iterable[Picture]
+Found = TypeVar("Found")
 
 
 def as_list(images: Pictures) -> list[Picture]:
@@ -82,6 +84,19 @@ def read_all(images: Sequence[Picture]) -> list[np.ndarray | UnreadableImage]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(attempt, images))
+
+
+def require_read(
+    images: Sequence[Picture], found: Iterable[Found | UnreadableImage]
+) -> list[Found]:
+    """What was found for each image; the first that could not be read is named."""
+    read: list[Found] = []
+    for number, (image, one) in enumerate(zip(images, found, strict=True)):
+        if isinstance(one, UnreadableImage):
+            what = image if isinstance(image, str | Path) else f"image {number}"
+            raise DafuseError(f"{what} cannot be read: {one}")
+        read.append(one)
+    return read
 
 
 def _item(image: Picture, number: int) -> Path | np.ndarray:

@@ -136,13 +136,13 @@ def from_json(content: Any, file: object) -> Version:
         raise DafuseError(f"{file} is not a version of a dafuse model: {error}") from None
 
 
-def require_format(content: Any, file: object) -> None:
+def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
     """Refuse what is not ours, and what a later dafuse wrote."""
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
         raise DafuseError(f"{file} is not of a dafuse model")
-    if content["format"] > FORMAT:
+    if content["format"] > readable:
         raise DafuseError(
-            f"{file} has format {content['format']}, this dafuse reads up to {FORMAT}: "
+            f"{file} has format {content['format']}, this dafuse reads up to {readable}: "
             "install a newer dafuse"
         )
 
