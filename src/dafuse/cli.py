@@ -16,6 +16,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "forget": ("forget", "remove classes from a model"),
     "rename": ("rename", "give a class of a model another name"),
     "undo": ("undo", "take back the last step of a model"),
+    "export": ("export", "a model as one file that predicts without torch: .onnx, or .pt2"),
     "demo": ("demo", "DAF and two baselines on drawn characters: no download, 3 minutes"),
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
     "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),

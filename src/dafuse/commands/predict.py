@@ -16,7 +16,9 @@ from dafuse.data.images import UnreadableImage
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
-    from dafuse.product.model import Prediction
+    from dafuse.product.classifier import Classifier
+    from dafuse.product.prediction import Prediction
+    from dafuse.product.runtime import ExportedModel
 
     Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
 
@@ -27,7 +29,7 @@ def main(arguments: list[str]) -> None:
         description="Class names and probabilities of images. An image unlike every class is "
         "answered unknown. One that cannot be read is named; the others are still answered.",
     )
-    parser.add_argument("model", help="the model's folder")
+    parser.add_argument("model", help="the model's folder, or an .onnx file of dafuse export")
     parser.add_argument("images", nargs="+", help="files, folders (and all in them), patterns")
     parser.add_argument("--top", type=int, default=1, help="how many classes to name (1)")
     unknown = parser.add_mutually_exclusive_group()
@@ -46,16 +48,27 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"--top must be at least 1, not {options.top}")
     images = find_images(options.images)
 
-    from dafuse.product.classifier import Classifier
-
-    classifier = Classifier.open(options.model, weights=options.weights, device=options.device)
+    model = open_model(options)
     threshold = -math.inf if options.no_unknown else options.threshold
     unreadable: list[Path] = []
-    answers = zip(images, classifier.answers(images, options.top, threshold), strict=True)
+    answers = zip(images, model.answers(images, options.top, threshold), strict=True)
     show = _show_json if options.json else _show_csv if options.csv else _show_text
     show(_noting_unreadable(answers, unreadable))
     if unreadable:
         sys.exit(1)
+
+
+def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
+    """Torch is imported only for a model's folder."""
+    if not options.model.lower().endswith(".onnx") or Path(options.model).is_dir():
+        from dafuse.product.classifier import Classifier
+
+        return Classifier.open(options.model, weights=options.weights, device=options.device)
+    if options.weights or options.device not in ("auto", "cpu"):
+        raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
+    from dafuse.product.runtime import ExportedModel
+
+    return ExportedModel(options.model)
 
 
 def find_images(given: list[str]) -> list[Path]:

@@ -25,7 +25,9 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.product import steps
+from dafuse.product.card import Card
 from dafuse.product.evaluation import Evaluation, evaluate
+from dafuse.product.export import export
 from dafuse.product.folder import ModelFolder
 from dafuse.product.learning import next_version, teach
 from dafuse.product.ledger import Ledger, make_ledger
@@ -235,6 +237,10 @@ class Classifier:
     def ledger(self) -> Ledger:
         """Every file and tensor that is kept, and what it says about the images."""
         return make_ledger(self.folder)
+
+    def export(self, file: str | Path, int8: bool = False) -> Card:
+        """One file that predicts without dafuse: .onnx, of int8 weights if so asked, or .pt2."""
+        return export(self.model, file, int8)
 
     def _current(self) -> tuple[Version, str]:
         """What the next step builds on, whoever made it, and the hash of its file."""

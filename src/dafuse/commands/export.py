@@ -1,0 +1,38 @@
+"""`dafuse export MODEL FILE`: one file that predicts elsewhere."""
+
+import argparse
+from pathlib import Path
+
+from dafuse.product.folder import ModelFolder
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="dafuse export",
+        description="Write a model as one file. It takes pixels and gives probabilities; class "
+        "names and how images must be cut are in its properties. dafuse predict answers with an "
+        ".onnx file as with the model, without torch.",
+    )
+    parser.add_argument("model", help="the model's folder")
+    parser.add_argument("file", help=".onnx for onnxruntime, .pt2 for torch.export.load")
+    parser.add_argument(
+        "--int8",
+        action="store_true",
+        help="weights of one byte instead of four (.onnx): smaller, faster, a little less exact",
+    )
+    parser.add_argument("--weights", help="a local .safetensors file with the backbone's weights")
+    options = parser.parse_args(arguments)
+    file = Path(options.file).expanduser()
+    ModelFolder(options.model).require()
+
+    from dafuse.product.classifier import Classifier
+    from dafuse.product.export import require_exportable
+
+    require_exportable(file, options.int8)
+    classifier = Classifier.open(options.model, weights=options.weights, device="cpu")
+    card = classifier.export(file, options.int8)
+    size = card.preprocessing.size
+    print(
+        f"{file}: {len(card.classes)} classes, {card.weights}, {file.stat().st_size / 1e6:.1f} MB, "
+        f"images of {size} x {size} pixels"
+    )

@@ -1,0 +1,210 @@
+"""A model as one file that predicts elsewhere: .onnx (float32 or int8) or torch.export's .pt2.
+
+The file takes pixels and gives probabilities; normalisation, adapter, classifier and calibration
+are inside. Only reading images and cutting out the square stay outside: `product.runtime` does it
+without torch, and the file's properties (`product.card`) say how.
+"""
+
+import io
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dafuse import __version__
+from dafuse.errors import DafuseError
+from dafuse.files import write_atomically
+from dafuse.heads.cosine import cosine_logits
+from dafuse.product.card import INPUT, OUTPUTS, Card
+from dafuse.product.model import Model
+from dafuse.product.unknown import familiarity
+from dafuse.vit.folded import fold
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+SUFFIXES = (".onnx", ".pt2")
+OPSET = 20  # the first that has GELU as one node
+LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
+TOLERANCE = 1e-3  # of probabilities, between torch and what was exported
+
+
+def export(model: Model, file: str | Path, int8: bool = False) -> Card:
+    """Write the file, whole or not at all; what it says about itself.
+
+    Args:
+        model: what predicts
+        file: its suffix decides: .onnx, or .pt2 for torch.export.load
+        int8: weights of one byte instead of four (.onnx only): smaller, faster, less exact
+    """
+    path = Path(file).expanduser()
+    require_exportable(path, int8)
+    card = _card(model, int8)
+    network = Network(model).eval()
+    make = _onnx if path.suffix == ".onnx" else _pt2
+    with _quiet(), torch.no_grad():
+        data = make(network, card)
+    write_atomically(path, data)
+    return card
+
+
+def require_exportable(path: Path, int8: bool) -> None:
+    """One line that says why this cannot be, before anything long is begun."""
+    if path.suffix not in SUFFIXES:
+        raise DafuseError(f"the file must end in {' or '.join(SUFFIXES)}, not {path.name!r}")
+    if int8 and path.suffix != ".onnx":
+        raise DafuseError("int8 is for .onnx files only")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise DafuseError(f"cannot write {path}: it is a folder, or its folder is not there")
+    needed = ("onnx", "onnxscript", "onnxruntime") if path.suffix == ".onnx" else ()
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise DafuseError(f"{', '.join(missing)} is missing: pip install 'dafuse[onnx]'")
+
+
+class Network(nn.Module):
+    """All of a model but the reading of images, as one module without branches."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.vit = fold(model.vit, model.adapter)
+        looks = model.vit.preprocessing
+        self.mean = nn.Buffer(255 * torch.tensor(looks.mean)[:, None, None])
+        self.std = nn.Buffer(255 * torch.tensor(looks.std)[:, None, None])
+        self.rows_CD = nn.Buffer(model.rows_CD.cpu())
+        self.sharpness = model.sharpness
+
+    def forward(self, pixels_N3SS: Tensor) -> dict[str, Tensor]:
+        """Of float pixels, 0 to 255."""
+        feats_ND = self.vit((pixels_N3SS - self.mean) / self.std)
+        logits_NC = cosine_logits(feats_ND, self.rows_CD)
+        probabilities_NC = torch.softmax(self.sharpness * logits_NC, dim=1)
+        found = (logits_NC, probabilities_NC, familiarity(logits_NC))
+        return dict(zip(OUTPUTS, found, strict=True))
+
+
+def _card(model: Model, int8: bool) -> Card:
+    version = model.version
+    return Card(
+        classes=model.names,
+        preprocessing=model.vit.preprocessing,
+        temperature=1 / model.sharpness,
+        threshold=model.threshold,
+        backbone=version.backbone.tag,
+        backbone_sha256=version.backbone.sha256,
+        model_version=version.number,
+        weights="int8" if int8 else "float32",
+        made_by=__version__,
+    )
+
+
+def _pt2(network: Network, card: Card) -> bytes:
+    images, shapes = _example(card)
+    program = torch.export.export(network, images, dynamic_shapes=shapes)
+    for node in program.graph.nodes:  # which line of whose source file made it
+        node.meta.pop("stack_trace", None)
+    buffer = io.BytesIO()
+    text = json.dumps(card.properties(), ensure_ascii=False, indent=1)
+    torch.export.save(program, buffer, extra_files={"dafuse.json": text})
+    return buffer.getvalue()
+
+
+def _example(card: Card) -> tuple[tuple[Tensor], tuple[dict[int, torch.export.Dim]]]:
+    """Two images, for torch would take a batch of one to be one forever; and that it varies."""
+    size = card.preprocessing.size
+    return (torch.zeros(2, 3, size, size),), ({0: torch.export.Dim("batch", min=1)},)
+
+
+def _onnx(network: Network, card: Card) -> bytes:
+    import onnx
+
+    bytes_ = sum(tensor.nbytes for tensor in network.state_dict().values())
+    if bytes_ > LARGEST:
+        raise DafuseError(
+            f"{card.backbone} has {bytes_ / 1e9:.1f} GB of weights, an .onnx file holds at most "
+            f"{LARGEST / 1e9:.1f} GB: export it to a .pt2 file"
+        )
+    images, shapes = _example(card)
+    exported = torch.onnx.export(
+        network,
+        images,
+        dynamic_shapes=shapes,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=list(OUTPUTS),
+        verbose=False,
+    )
+    assert exported is not None  # it is only of the old exporter
+    proto = _bare(exported.model_proto)
+    _require_same(proto.SerializeToString(), network, card)
+    if card.weights == "int8":
+        proto = _quantised(proto)
+    onnx.helper.set_model_props(proto, card.properties())
+    return proto.SerializeToString()
+
+
+def _bare(proto: "ModelProto") -> "ModelProto":
+    """Without what the exporter notes down for itself."""
+    graph = proto.graph
+    # shapes between the nodes; of some constants it folded, and the quantiser minds, they are wrong
+    del graph.value_info[:]
+    # which line of whose source file made each node
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return proto
+
+
+def _require_same(data: bytes, network: Network, card: Card) -> None:
+    """Refuse a graph that does not compute what torch does."""
+    from onnxruntime import InferenceSession
+
+    size = card.preprocessing.size
+    noise = np.random.default_rng(0).integers(0, 256, (3, 3, size, size)).astype(np.float32)
+    session = InferenceSession(data, providers=["CPUExecutionProvider"])
+    found = session.run(["probabilities"], {INPUT: noise})[0]
+    wanted = network(torch.from_numpy(noise))["probabilities"].numpy()
+    if not np.abs(found - wanted).max() < TOLERANCE:
+        raise DafuseError(
+            f"the exported graph of {card.backbone} gives other probabilities than the model "
+            f"(by {np.abs(found - wanted).max():.2g}): nothing was written"
+        )
+
+
+def _quantised(proto: "ModelProto") -> "ModelProto":
+    """Weights of the network's products as int8, a scale for each column; the classifier stays."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "int8.onnx"
+        quantize_dynamic(
+            proto,
+            file,
+            op_types_to_quantize=["MatMul"],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )
+        return onnx.load(file)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' remarks to their own developers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

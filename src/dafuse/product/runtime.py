@@ -1,0 +1,115 @@
+"""Exported models, without torch: only numpy, Pillow and onnxruntime are imported here.
+
+from dafuse.product.runtime import ExportedModel
+
+pets = ExportedModel("pets.onnx")
+print(pets.predict("cat.jpg")[0].name)
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from dafuse.data.images import UnreadableImage
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
+from dafuse.product.card import INPUT, OUTPUTS, read_card
+from dafuse.product.pictures import Picture, Pictures, as_list, read_all, require_read
+from dafuse.product.prediction import Prediction, predicted
+
+AT_ONCE = 32  # images decoded and predicted together
+
+
+class Scores(NamedTuple):
+    """Of one image."""
+
+    probabilities_C: np.ndarray
+    familiarity: float
+
+
+class ExportedModel:
+    """An .onnx file of `dafuse export`, on the CPU. It answers as the model did."""
+
+    def __init__(self, file: str | Path) -> None:
+        try:
+            from onnxruntime import InferenceSession, SessionOptions
+        except ImportError:
+            raise DafuseError(
+                "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
+            ) from None
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise DafuseError(f"there is no file {path}: make it with dafuse export MODEL {path}")
+        options = SessionOptions()
+        options.log_severity_level = 3  # what is wrong is raised
+        try:
+            self._session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a class of error for each way to fail
+            reason = " ".join(str(error).split())[:200]
+            raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+        self.card = read_card(self._session.get_modelmeta().custom_metadata_map, path)
+
+    @property
+    def classes(self) -> list[str]:
+        """Names, in the order of the columns of `probabilities`."""
+        return self.card.classes
+
+    def predict(
+        self, images: Pictures, top: int = 1, threshold: float | None = None
+    ) -> list[Prediction]:
+        """What each image is taken for: as `Classifier.predict`."""
+        given = as_list(images)
+        return require_read(given, self.answers(given, top, threshold))
+
+    def probabilities(self, images: Pictures) -> np.ndarray:
+        """[N, C], in the order of `classes`."""
+        given = as_list(images)
+        rows = [scores.probabilities_C for scores in require_read(given, self.each_scores(given))]
+        return np.stack(rows) if rows else np.zeros((0, len(self.classes)))
+
+    def answers(
+        self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
+    ) -> Iterator[Prediction | UnreadableImage]:
+        """As `predict`, one by one, where an image that cannot be read answers with the reason."""
+        threshold = self.card.threshold if threshold is None else threshold
+        for scores in self.each_scores(images):
+            if isinstance(scores, UnreadableImage):
+                yield scores
+            else:
+                yield predicted(self.classes, *scores, threshold, top)
+
+    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+        for start in range(0, len(images), AT_ONCE):
+            read = read_all(images[start : start + AT_ONCE])
+            pixels = [one for one in read if isinstance(one, np.ndarray)]
+            scores = iter(self._run(pixels) if pixels else ())
+            for one in read:
+                yield one if isinstance(one, UnreadableImage) else next(scores)
+
+    def _run(self, images: Sequence[np.ndarray]) -> list[Scores]:
+        pixels_N3SS = np.stack([centre_square(image, self.card.preprocessing) for image in images])
+        probabilities_NC, familiarity_N = self._session.run(OUTPUTS[1:], {INPUT: pixels_N3SS})
+        return [Scores(*one) for one in zip(probabilities_NC, familiarity_N.tolist(), strict=True)]
+
+
+def centre_square(pixels_HW3: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+    """Float32 [3, S, S] in 0..255: the test transform of `data.transforms`, by Pillow.
+
+    Of floats and a channel at a time, so that nothing is rounded to whole grey values, which moved
+    probabilities by up to 0.04. Sideways first, then clipped, as there.
+    """
+    height, width, _ = pixels_HW3.shape
+    (box,) = preprocessing.centre_boxes(np.array([[height, width]])).tolist()
+    top, left, bottom, right = box[0], box[1], box[0] + box[2], box[1] + box[3]
+    size, cubic = preprocessing.size, Image.Resampling.BICUBIC
+    square_3SS = np.empty((3, size, size), np.float32)
+    for channel in range(3):
+        image = Image.fromarray(pixels_HW3[..., channel].astype(np.float32))
+        image = image.resize((size, height), cubic, box=(left, 0, min(right, width), height))
+        image = Image.fromarray(np.asarray(image).clip(0, 255))
+        image = image.resize((size, size), cubic, box=(0, top, size, min(bottom, height)))
+        square_3SS[channel] = np.asarray(image).clip(0, 255)
+    return square_3SS

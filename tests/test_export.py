@@ -1,0 +1,225 @@
+"""Exported files compute what the model does, say what they are, and are whole or not there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import timm
+import torch
+from onnxruntime import InferenceSession
+from timm.layers.mlp import SwiGLU
+
+from conftest import PREPROCESSING
+from dafuse.cli import main
+from dafuse.errors import DafuseError
+from dafuse.product.card import read_card
+from dafuse.product.classifier import Classifier
+from dafuse.product.runtime import centre_square
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.backbone import ViT
+from dafuse.vit.folded import fold
+from photographs import photographs
+from product_models import taught
+
+MODEL = Path(__file__).parent / "data" / "model-v1"
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Classifier:
+    return Classifier.open(MODEL, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def float_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("export") / "model.onnx"
+    main(["export", str(MODEL), str(file)])
+    return file
+
+
+def squares(classifier: Classifier) -> np.ndarray:
+    """The pixels that a file takes, of real photographs."""
+    looks = classifier.vit.preprocessing
+    return np.stack([centre_square(image, looks) for image in photographs()])
+
+
+def test_onnx_gives_the_models_probabilities(classifier: Classifier, float_file: Path) -> None:
+    session = InferenceSession(float_file)
+    pixels, expected = squares(classifier), classifier.probabilities(photographs())
+    familiar = [found.familiarity for found in classifier.predict(photographs())]
+    assert np.ptp(expected[:, 0]) > 0.5  # they are not all the same
+    for batch in (1, 3, 7):
+        logits, probabilities, familiarity = session.run(None, {"pixels": pixels[:batch]})
+        assert np.abs(probabilities - expected[:batch]).max() < 1e-4
+        assert familiarity == pytest.approx(familiar[:batch], abs=1e-3)
+        sharp = np.exp(classifier.model.sharpness * logits)
+        assert sharp / sharp.sum(1, keepdims=True) == pytest.approx(probabilities, abs=1e-5)
+
+
+def test_an_onnx_file_says_what_it_is(classifier: Classifier, float_file: Path) -> None:
+    proto = onnx.load(float_file)
+    onnx.checker.check_model(proto)
+    properties = {prop.key: prop.value for prop in proto.metadata_props}
+    assert json.loads(properties["dafuse.classes"]) == classifier.classes
+    looks = json.loads(properties["dafuse.preprocessing"])
+    assert (looks["size"], looks["resize"]) == (64, 73)
+    assert set(json.loads(properties["dafuse.how_to"])) > {"input", "interpolation"}
+    card = read_card(properties, float_file)
+    assert card.preprocessing == classifier.vit.preprocessing
+    assert card.temperature == 1 / classifier.version.calibration.sharpness
+    assert card.threshold == classifier.version.calibration.threshold
+    assert (card.backbone, card.model_version) == (classifier.vit.tag, classifier.version.number)
+    (given,) = proto.graph.input
+    first, *others = given.type.tensor_type.shape.dim
+    assert (first.dim_param, [dim.dim_value for dim in others]) == ("batch", [3, 64, 64])
+    assert [output.name for output in proto.graph.output] == [
+        "logits",
+        "probabilities",
+        "familiarity",
+    ]
+
+
+def test_an_onnx_file_has_nothing_needless(float_file: Path) -> None:
+    operations = [node.op_type for node in onnx.load(float_file).graph.node]
+    assert "Dropout" not in operations
+    # of 12 blocks each: queries and keys, their values, qkv, proj, fc1, down, fc2 with up
+    assert operations.count("MatMul") + operations.count("Gemm") in range(7 * 12, 7 * 12 + 5)
+    assert b"site-packages" not in float_file.read_bytes()
+    assert str(Path(__file__).parents[1]).encode() not in float_file.read_bytes()
+
+
+def test_int8_is_small_and_close(
+    classifier: Classifier, float_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "int8.onnx"
+    main(["export", str(MODEL), str(file), "--int8"])
+    assert "3 classes, int8" in capsys.readouterr().out
+    assert file.stat().st_size < 0.4 * float_file.stat().st_size
+    session = InferenceSession(file)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["dafuse.weights"]) == "int8"
+    found = session.run(["probabilities"], {"pixels": squares(classifier)})[0]
+    expected = classifier.probabilities(photographs())
+    assert 0 < np.abs(found - expected).mean() < 0.03
+    sure = expected.max(1) > 0.7
+    assert (found.argmax(1) == expected.argmax(1))[sure].all()
+
+
+def test_pt2_gives_the_models_probabilities(classifier: Classifier, tmp_path: Path) -> None:
+    file = tmp_path / "model.pt2"
+    main(["export", str(MODEL), str(file)])
+    extra = {"dafuse.json": ""}
+    module = torch.export.load(file, extra_files=extra).module()
+    assert read_card(json.loads(extra["dafuse.json"]), file).classes == classifier.classes
+    pixels, expected = (
+        torch.from_numpy(squares(classifier)),
+        classifier.probabilities(photographs()),
+    )
+    for batch in (1, 7):
+        found = module(pixels[:batch])["probabilities"].detach().numpy()
+        assert np.abs(found - expected[:batch]).max() < 1e-4
+    assert b"site-packages" not in file.read_bytes()
+
+
+def another_vit(**arguments: Any) -> ViT:
+    model = timm.create_model(
+        "vit_tiny_patch16_224",
+        img_size=32,
+        patch_size=8,
+        embed_dim=24,
+        depth=2,
+        num_heads=3,
+        num_classes=0,
+        **arguments,
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return ViT(model, PREPROCESSING, "another")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "merged"),
+    [
+        ({}, True),
+        ({"init_values": 0.1}, True),  # layer scale
+        ({"proj_bias": False}, True),
+        ({"scale_mlp_norm": True}, False),
+        ({"mlp_layer": SwiGLU}, False),
+    ],
+)
+def test_a_folded_network_gives_the_same_features(arguments: dict[str, Any], merged: bool) -> None:
+    vit = another_vit(**arguments)
+    adapter = Adapter(vit.depth, vit.width, rank=4, scale=0.5, dropout=0.3).eval()
+    generator = torch.Generator().manual_seed(1)
+    values = {n: torch.randn(t.shape, generator=generator) for n, t in adapter.tensors().items()}
+    adapter.set(values)
+    images = torch.randn(3, 3, 32, 32, generator=generator)
+    expected = vit(images, adapter)
+    assert (expected - vit(images)).abs().max() > 0.1  # the adapter matters
+    folded = fold(vit, adapter)
+    assert torch.allclose(folded(images), expected, atol=1e-4)
+    assert torch.equal(vit(images, adapter), expected)  # the network itself is as it was
+    linears = sum(isinstance(part, torch.nn.Linear) for part in folded.timm.blocks.modules())
+    before = sum(isinstance(part, torch.nn.Linear) for part in vit.timm.blocks.modules())
+    assert linears - before == vit.depth * (1 if merged else 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("nowhere model.onnx", "no model nowhere"),
+        (f"{MODEL} model.tflite", "must end in .onnx or .pt2, not 'model.tflite'"),
+        (f"{MODEL} model.pt2 --int8", "int8 is for .onnx files only"),
+        (f"{MODEL} nowhere/model.onnx", "cannot write nowhere/model.onnx"),
+        (f"{MODEL} folder.onnx", "cannot write folder.onnx: it is a folder"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.onnx").mkdir()
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", *arguments.split()])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+    assert [path.name for path in Path().iterdir()] == ["folder.onnx"]
+
+
+def test_what_cannot_be_exported_leaves_the_file_as_it_was(
+    tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "model", {0: 6, 1: 6})
+    file = tmp_path / "model.onnx"
+    file.write_text("an older one")
+    with monkeypatch.context() as patch:
+        patch.setattr("dafuse.product.export.LARGEST", 1000)
+        with pytest.raises(DafuseError, match=r"at most .* GB: export it to a \.pt2 file"):
+            model.export(file)
+    with monkeypatch.context() as patch:
+        patch.setattr("dafuse.product.export.find_spec", lambda name: None)
+        with pytest.raises(DafuseError, match=r"pip install 'dafuse\[onnx\]'"):
+            model.export(file)
+    with monkeypatch.context() as patch:  # a graph that went wrong
+        patch.setattr("dafuse.product.export.fold", lambda vit, adapter: Wrong(vit))
+        with pytest.raises(DafuseError, match="gives other probabilities than the model"):
+            model.export(file)
+    assert file.read_text() == "an older one"
+
+
+class Wrong(torch.nn.Module):
+    """Gives other features to the exporter than it gives otherwise."""
+
+    def __init__(self, vit: ViT) -> None:
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        feats = self.vit(images)
+        return feats if not torch.compiler.is_compiling() else feats.flip(1) ** 2

@@ -1,0 +1,179 @@
+"""Exported models without torch: the same answers, in a process where torch cannot be imported."""
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from conftest import clean_environment
+from dafuse.cli import main
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.transforms import centre_crops, crop_and_resize
+from dafuse.errors import DafuseError
+from dafuse.product.classifier import Classifier
+from dafuse.product.runtime import ExportedModel, centre_square
+from photographs import photographs, write_photographs
+
+MODEL = Path(__file__).parent / "data" / "model-v1"
+# dafuse where nothing it depends on can be imported but numpy, Pillow and onnxruntime
+BARE = """
+import sys
+HIDDEN = {"torch", "torchvision", "timm", "lightning_fabric", "safetensors", "jsonargparse", "rich"}
+HIDDEN |= {"yaml", "matplotlib", "onnx", "onnxscript", "sklearn", "scipy"}
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Nothing())
+from dafuse.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("export") / "model.onnx"
+    main(["export", str(MODEL), str(file)])
+    return file
+
+
+def bare(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BARE, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=clean_environment(), check=False
+    )
+
+
+def test_predict_without_torch_answers_as_the_model(exported: Path, tmp_path: Path) -> None:
+    files = write_photographs(tmp_path / "photographs")
+    done = bare("predict", exported, tmp_path / "photographs", "--json", "--top", 3)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert [answer["file"] for answer in answers] == sorted(map(str, files))
+    expected = Classifier.open(MODEL, device="cpu").predict(sorted(files), top=3)
+    assert {found.unknown for found in expected} == {True, False}
+    for answer, found in zip(answers, expected, strict=True):
+        assert (answer["name"], answer["unknown"]) == (found.name, found.unknown)
+        assert answer["familiarity"] == pytest.approx(found.familiarity, abs=1e-3)
+        shares = {one["name"]: one["probability"] for one in answer["top"]}
+        assert shares == pytest.approx(dict(found.top), abs=1e-4)
+
+
+def test_a_models_folder_still_needs_torch() -> None:
+    done = bare("predict", MODEL, MODEL.parent / "model-v1-image.png")
+    assert done.returncode == 1
+    assert "No module named" in done.stderr
+
+
+def test_predict_has_the_same_options(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(file) for file in write_photographs(tmp_path / "photographs")]
+    main(["predict", str(exported), *files, "--no-unknown"])
+    assert "unknown" not in capsys.readouterr().out
+    main(["predict", str(exported), *files, "--threshold", "1e9"])
+    assert capsys.readouterr().out.count(": unknown (closest: ") == len(files)
+    for model in (exported, MODEL):
+        main(["predict", str(model), *files, "--csv", "--top", "2"])
+    text = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    ours, theirs = rows[: 2 * len(files)], rows[2 * len(files) + 1 :]
+    for one, other in zip(ours, theirs, strict=True):
+        assert float(one.pop("probability")) == pytest.approx(
+            float(other.pop("probability")), abs=1e-4
+        )
+        assert one == other
+    (tmp_path / "text.jpg").write_text("no image")
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(exported), str(tmp_path / "text.jpg"), files[0]])
+    assert stopped.value.code == 1
+    said = capsys.readouterr()
+    assert "text.jpg cannot be read: not an image" in said.err
+    assert len(said.out.splitlines()) == 1
+
+
+def test_from_python(exported: Path) -> None:
+    model, classifier = ExportedModel(exported), Classifier.open(MODEL, device="cpu")
+    assert model.classes == classifier.classes
+    images = photographs() * 4  # more than are predicted at once
+    assert np.abs(model.probabilities(images) - classifier.probabilities(images)).max() < 1e-4
+    (one,) = model.predict(images[0], top=2, threshold=-math.inf)
+    assert (one.name, len(one.top), one.unknown) == (one.top[0][0], 2, False)
+    assert model.predict([]) == []
+    assert model.probabilities([]).shape == (0, 3)
+    with pytest.raises(DafuseError, match="image 1 cannot be read: pixels must be uint8"):
+        model.predict([images[0], images[0].astype(float)])
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (64, 64), (17, 301), (333, 200), (1, 5), (73, 73)])
+@pytest.mark.parametrize(("size", "resize"), [(64, 73), (224, 256), (32, 32)])
+def test_the_square_is_the_test_transforms(shape: tuple[int, int], size: int, resize: int) -> None:
+    """Of noise, where resampling overshoots most; in grey levels, of 255."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    looks = Preprocessing(size, (0.0,) * 3, (1.0,) * 3, resize)
+    sizes = torch.tensor([shape])
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    expected = crop_and_resize(images, sizes, *centre_crops(sizes, looks), size, cubic=True)[0]
+    assert np.abs(centre_square(pixels, looks) - expected.numpy()).max() < 0.03
+
+
+def broken(path: Path, kind: str, exported: Path) -> None:
+    """A file that is not what it should be."""
+    data = exported.read_bytes()
+    if kind == "text":
+        path.write_text("no model")
+    elif kind == "cut off":
+        path.write_bytes(data[: len(data) // 2])
+    elif kind != "missing":
+        proto = onnx.load(exported)
+        changes = {"newer": {"dafuse.format": "99"}, "damaged": {"dafuse.classes": "[1"}}
+        kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
+        onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
+        path.write_bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("missing", "there is no file"),
+        ("text", "is no whole .onnx file"),
+        ("cut off", "is no whole .onnx file"),
+        ("another's", "was not made by dafuse export"),
+        ("newer", "install a newer dafuse"),
+        ("damaged", "is damaged"),
+    ],
+)
+def test_other_files_are_refused_by_name(
+    kind: str, expected: str, exported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    broken(path, kind, exported)
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(path), str(MODEL.parent / "model-v1-image.png")])
+    assert stopped.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert str(path) in line
+    assert expected in line
+
+
+@pytest.mark.parametrize("option", [["--device", "cuda"], ["--weights", "some.safetensors"]])
+def test_options_that_a_file_cannot_have(
+    option: list[str], exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", str(exported), str(MODEL.parent / "model-v1-image.png"), *option])
+    assert "has its weights inside and runs on the cpu" in capsys.readouterr().err
+
+
+def test_missing_onnxruntime_is_said(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DafuseError, match="pip install onnxruntime"):
+        ExportedModel(exported)
