@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier as Classifier
+    from dafuse.product.estimator import DafuseClassifier as DafuseClassifier
 
 __version__ = "0.1.0"
 
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from dafuse.product.classifier import Classifier
 
         return Classifier
+    if name == "DafuseClassifier":  # imports scikit-learn, too
+        from dafuse.product.estimator import DafuseClassifier
+
+        return DafuseClassifier
     raise AttributeError(f"module 'dafuse' has no attribute {name!r}")

@@ -1,0 +1,211 @@
+"""The classifier as a scikit-learn estimator: images in, labels out, new labels at any time.
+
+from dafuse import DafuseClassifier
+
+pets = DafuseClassifier(epochs=5)
+pets.fit(paths, labels)                      # or Pillow images, or uint8 arrays [N, H, W, 3]
+pets.partial_fit(more_paths, more_labels)    # labels never seen before are welcome
+print(pets.score(test_paths, test_labels))
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+
+from dafuse.errors import DafuseError
+from dafuse.product.classifier import Classifier
+from dafuse.product.folder import ModelFolder
+from dafuse.product.pictures import Picture
+from dafuse.vit.weights import COMPACT
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
+        check_array,
+        check_consistent_length,
+        check_is_fitted,
+        validate_data,
+    )
+except ImportError:
+    raise DafuseError("scikit-learn is not installed: pip install 'dafuse[sklearn]'") from None
+
+Labels = Sequence[Any] | np.ndarray
+
+
+class DafuseClassifier(ClassifierMixin, BaseEstimator):
+    """X is a sequence of paths, Pillow images or arrays, or an array [N, H, W, 3] or [N, H, W].
+
+    What it learned is a model in a temporary folder, `classifier_`; `save` keeps it. A pickle holds
+    the model but not the backbone's weights, which must be found where it is opened. Labels that
+    differ only in case are refused, as class names are. `predict` always names a class;
+    `classifier_.predict` may answer "unknown".
+
+    Args:
+        backbone: exact timm tag of the frozen ViT; the default is inside the package
+        weights: a local .safetensors file with the backbone's weights
+        device: auto, cpu, cuda or mps
+        epochs: passes over the images of each fit; the default is the method's
+        lr: learning rate; the default is the method's
+        holdout: share of each class of 5 images or more that is kept back to calibrate with
+        image_shape: X is a table with a row of numbers for each image, of this shape as in numpy's
+            reshape: (8, 8), (32, 32, 3)
+        pixel_range: black and white in arrays that are not uint8: (0, 1), (0, 16)
+        random_state: a number; seed of everything random
+        options: other options of the method; dafuse run --method daf --help
+    """
+
+    classes_: np.ndarray
+    classifier_: Classifier
+    _folder: TemporaryDirectory[str]
+
+    def __init__(
+        self,
+        backbone: str = COMPACT,
+        *,
+        weights: str | None = None,
+        device: str = "auto",
+        epochs: int | None = None,
+        lr: float | None = None,
+        holdout: float = 0.1,
+        image_shape: tuple[int, ...] | None = None,
+        pixel_range: tuple[float, float] | None = None,
+        random_state: int = 1993,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.backbone, self.weights, self.device = backbone, weights, device
+        self.epochs, self.lr, self.holdout = epochs, lr, holdout
+        self.image_shape, self.pixel_range = image_shape, pixel_range
+        self.random_state, self.options = random_state, options
+
+    def fit(self, X: Any, y: Labels) -> Self:
+        """Learn these images and nothing else."""
+        return self._learn(X, y, None, afresh=True)
+
+    def partial_fit(self, X: Any, y: Labels, classes: Labels | None = None) -> Self:
+        """Learn these images, too: of new labels, and more of known ones.
+
+        ``classes`` may announce labels that are still to come; it never has to.
+        """
+        return self._learn(X, y, classes, afresh=not hasattr(self, "classifier_"))
+
+    def predict(self, X: Any) -> np.ndarray:
+        probabilities_NC = self.predict_proba(X)
+        return self.classes_[probabilities_NC.argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated; columns as `classes_`, 0 for those only announced."""
+        check_is_fitted(self, "classifier_")
+        found_NK = self.classifier_.probabilities(self._pictures(X, afresh=False))
+        names = _names(self.classes_)
+        probabilities_NC = np.zeros((len(found_NK), len(names)), found_NK.dtype)
+        probabilities_NC[:, [names.index(name) for name in self.classifier_.classes]] = found_NK
+        return probabilities_NC
+
+    def save(self, path: str | Path) -> None:
+        """Keep the model as a folder, for `dafuse predict` and `Classifier.open`."""
+        check_is_fitted(self, "classifier_")
+        ModelFolder(path).require_claimable()
+        shutil.copytree(self._folder.name, Path(path).expanduser(), dirs_exist_ok=True)
+
+    def _learn(self, X: Any, y: Labels, classes: Labels | None, afresh: bool) -> Self:
+        pictures = self._pictures(X, afresh)
+        labels_N = _labels(validate_data(self, y=y))
+        check_consistent_length(pictures, labels_N)
+        known = [] if afresh else [self.classes_]
+        coming = [] if classes is None else [_labels(classes)]
+        if len({labels.dtype.kind for labels in (*known, labels_N, *coming)}) > 1:
+            raise ValueError("labels must stay what they were: whole numbers, or names")
+        folder, classifier = self._create() if afresh else (self._folder, self.classifier_)
+        classifier.learn(pictures, _names(labels_N), holdout=self.holdout)
+        # what undo would need goes, so that many calls take no more room than one
+        classifier.folder.publish(replace(classifier.version, parent=None))
+        self._folder, self.classifier_ = folder, classifier
+        self.classes_ = np.unique(np.concatenate([*known, labels_N, *coming]))
+        return self
+
+    def _create(self) -> tuple[TemporaryDirectory[str], Classifier]:
+        own = {"epochs": self.epochs, "lr": self.lr}
+        given = {name: value for name, value in own.items() if value is not None}
+        folder = TemporaryDirectory(prefix="dafuse-")
+        classifier = Classifier.create(
+            folder.name,
+            self.backbone,
+            weights=self.weights,
+            device=self.device,
+            seed=self.random_state,
+            **{**(self.options or {}), **given},
+        )
+        return folder, classifier
+
+    def _pictures(self, X: Any, afresh: bool) -> list[Picture]:
+        if self.image_shape is not None:
+            rows_NF = validate_data(self, X, reset=afresh)
+            return list(self._pixels(rows_NF.reshape(len(rows_NF), *self.image_shape)))
+        if isinstance(X, np.ndarray) and X.dtype.kind in "buif":
+            if X.ndim not in (3, 4):
+                raise ValueError(
+                    f"X must be images [N, H, W, 3] or [N, H, W], not {list(X.shape)}; "
+                    "for rows of numbers say their image_shape"
+                )
+            return list(self._pixels(check_array(X, ensure_2d=False, allow_nd=True)))
+        return [self._pixels(one) if isinstance(one, np.ndarray) else one for one in X]
+
+    def _pixels(self, values: np.ndarray) -> np.ndarray:
+        """As uint8."""
+        if values.dtype == np.uint8 and self.pixel_range is None:
+            return values
+        if self.pixel_range is None:
+            raise ValueError(
+                f"pixels must be uint8 (0 to 255), not {values.dtype}; "
+                "for others say their pixel_range, such as (0, 1)"
+            )
+        black, white = self.pixel_range
+        scaled = (values.astype(np.float64) - black) * (255 / (white - black))
+        return np.rint(scaled).clip(0, 255).astype(np.uint8)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = self.image_shape is not None
+        tags.input_tags.three_d_array = self.image_shape is None
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The temporary folder travels as its files."""
+        state = dict(super().__getstate__())
+        if state.pop("classifier_", None) is not None:
+            top = Path(state.pop("_folder").name)
+            files = [file for file in top.rglob("*") if file.is_file()]
+            named = {file.relative_to(top).as_posix(): file for file in files}
+            state["_files"] = {name: file.read_bytes() for name, file in named.items()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.get("_files")
+        super().__setstate__({name: value for name, value in state.items() if name != "_files"})
+        if files is None:
+            return
+        self._folder = TemporaryDirectory(prefix="dafuse-")
+        for name, data in files.items():
+            path = Path(self._folder.name, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        self.classifier_ = Classifier.open(
+            self._folder.name, weights=self.weights, device=self.device
+        )
+
+
+def _labels(labels: Labels) -> np.ndarray:
+    """Whole numbers or names, never objects."""
+    check_classification_targets(labels)
+    array = np.asarray(labels)
+    return array.astype(str) if array.dtype.kind == "O" else array
+
+
+def _names(labels: np.ndarray) -> list[str]:
+    return [str(label) for label in labels.tolist()]
