@@ -8,7 +8,7 @@ demo: .venv/demo-ready
 	$(BIN)/dafuse demo
 
 test: .venv/test-ready lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .

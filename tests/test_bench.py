@@ -19,8 +19,6 @@ from dafuse.benchmarks.rounds import Goal, Measured, Row, alternate, compared
 from dafuse.benchmarks.setting import DEIT_TINY, Setting, network, random_images
 from dafuse.errors import DafuseError
 
-ONCE = pytest.mark.xdist_group("bench")  # they share one long fixture
-
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -118,7 +116,6 @@ def test_networks_are_built_without_weights() -> None:
     assert len(random_images(3, 4).train) == 12
 
 
-@ONCE
 def test_every_benchmark_gives_rows(quick: dict[str, Any]) -> None:
     assert {row["benchmark"] for row in quick["rows"]} == set(command.BENCHMARKS)
     for row in quick["rows"]:
@@ -134,7 +131,6 @@ def test_every_benchmark_gives_rows(quick: dict[str, Any]) -> None:
     assert {"dafuse", "torch", "timm"} <= quick["versions"].keys()
 
 
-@ONCE
 def test_ratios_are_taken_round_by_round(quick: dict[str, Any]) -> None:
     rows = {(row["benchmark"], row["what"]): row for row in quick["rows"]}
     plain, own = rows["training", "the plain loop"], rows["training", "dafuse"]
@@ -144,7 +140,6 @@ def test_ratios_are_taken_round_by_round(quick: dict[str, Any]) -> None:
     assert (own["ratio_low"], own["ratio_high"]) == pytest.approx((min(ratios), max(ratios)))
 
 
-@ONCE
 def test_what_is_kept_does_not_grow(quick: dict[str, Any]) -> None:
     kept = [row for row in quick["rows"] if row["benchmark"] == "growth" and row["unit"] == "B"]
     assert len(kept) == 4  # two tasks, two kinds

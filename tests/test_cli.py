@@ -69,7 +69,6 @@ def test_the_readme_shows_commands() -> None:
     assert len(COMMANDS) >= 6
 
 
-@pytest.mark.xdist_group("readme")  # one after the other
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
     """In the README's order, in one folder: the report comes after the runs."""

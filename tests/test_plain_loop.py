@@ -58,7 +58,6 @@ def plain() -> tuple[list[float], float]:
     return learned(with_same_crops(small_trainer(DATASET)))
 
 
-@pytest.mark.xdist_group("plain loop")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_fast_path_learns_what_the_plain_loop_learns(
     compiled: bool, plain: tuple[list[float], float]

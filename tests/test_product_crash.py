@@ -51,7 +51,6 @@ POINTS = {
 }
 
 
-@pytest.mark.xdist_group("crash")
 def test_killed_at_any_point_the_old_model_stays(photos: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
     assert dafuse("learn", str(first), str(photos / "first"), *OPTIONS) == 0
@@ -72,7 +71,6 @@ def test_killed_at_any_point_the_old_model_stays(photos: Path, tmp_path: Path) -
     assert {file.stem for file in (model / "objects").iterdir()} == needed
 
 
-@pytest.mark.xdist_group("crash")
 def test_two_that_make_one_model_at_once_both_count(photos: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     code = "from dafuse.cli import main; main()"
