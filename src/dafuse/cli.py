@@ -11,6 +11,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "learn": ("learn", "teach a model the classes of a folder; makes the model if need be"),
     "predict": ("predict", "what images show: class names and probabilities"),
     "evaluate": ("evaluate", "how well a model does on a folder of images"),
+    "serve": ("serve", "a page in the browser and an API, to ask a model and to teach it"),
     "info": ("info", "a model's classes, sizes and history"),
     "ledger": ("ledger", "everything a model keeps about its images, in words and bytes"),
     "forget": ("forget", "remove classes from a model"),

@@ -1,0 +1,158 @@
+"""`dafuse serve MODEL`: a model behind HTTP, with a page to try it and to teach it."""
+
+import argparse
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+from dafuse.commands.network import add_network_options
+from dafuse.errors import DafuseError
+from dafuse.product.folder import ModelFolder
+from dafuse.vit.weights import COMPACT
+
+if TYPE_CHECKING:
+    from dafuse.product.classifier import Classifier
+    from dafuse.product.server.access import Access
+    from dafuse.product.server.limits import Limits
+
+LINGER = 1  # seconds that requests may take to end after Ctrl-C
+
+
+def main(arguments: list[str]) -> None:
+    options = _parse(arguments)
+    folder = ModelFolder(options.model)
+    if not options.allow_learn:
+        folder.require()
+    elif not folder.exists():
+        folder.require_claimable()
+    try:
+        import uvicorn
+
+        from dafuse.product.server.app import create_app
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "dafuse":
+            raise
+        raise DafuseError(f"serving needs {missing}: pip install 'dafuse[serve]'") from None
+    access, limits = _access(options), _limits(options)
+    listening = _listen(options.host, options.port)
+    classifier = _open(options, folder)
+    app = create_app(classifier, access, limits, classifier if options.allow_learn else None)
+    _announce(options, access, listening, classifier)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=LINGER,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    lessons = app.state.service.lessons
+    if lessons is not None and not lessons.stop(0):
+        # A step of it takes longer than anybody waits, and Python would crash on tearing down what
+        # it computes with. The model's folder bears this at any moment.
+        os._exit(0)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="dafuse serve",
+        description="Serve a model: a page to try it in the browser, and an API (see /docs). "
+        "With --allow-learn it can be taught there, too. Pictures are held in memory only.",
+    )
+    parser.add_argument(
+        "model", help="the model's folder; with --allow-learn it may be yet to come"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
+    parser.add_argument(
+        "--allow-learn", action="store_true", help="whoever has the token may teach and undo"
+    )
+    parser.add_argument(
+        "--token",
+        help="what teaching needs and, beyond this machine, everything; better given as "
+        "$DAFUSE_TOKEN, which others here cannot see; default: made and printed",
+    )
+    parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
+    parser.add_argument("--max-body-mb", type=float, help="megabytes of a request (32)")
+    parser.add_argument("--max-files", type=int, help="pictures in a request (64)")
+    parser.add_argument("--max-pixels", type=int, help="pixels of a picture (25000000)")
+    parser.add_argument("--max-staged", type=int, help="pictures that wait to be learned (500)")
+    parser.add_argument("--queue", type=int, help="pictures that wait to be predicted (256)")
+    add_network_options(parser)
+    return parser.parse_args(arguments)
+
+
+def _access(options: argparse.Namespace) -> "Access":
+    from dafuse.product.server.access import Access, is_local
+
+    local = is_local(options.host)
+    token = options.token or os.environ.get("DAFUSE_TOKEN") or None
+    if token is None and not local:
+        raise DafuseError(
+            f"others can reach {options.host}: give a token with --token or $DAFUSE_TOKEN, "
+            "or serve this machine only with --host 127.0.0.1"
+        )
+    if token is None and options.allow_learn:
+        token = secrets.token_urlsafe(18)
+    return Access(token, everywhere=not local)
+
+
+def _limits(options: argparse.Namespace) -> "Limits":
+    from dafuse.product.server.limits import Limits
+
+    given = {
+        "body_mb": options.max_body_mb,
+        "files": options.max_files,
+        "pixels": options.max_pixels,
+        "staged": options.max_staged,
+        "queue": options.queue,
+    }
+    return Limits(**{name: value for name, value in given.items() if value is not None})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before the network is loaded, so that a port in use is known at once."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DafuseError(
+            f"cannot listen at {host}, port {port}: {reason}; choose another with --port"
+        ) from None
+
+
+def _open(options: argparse.Namespace, folder: ModelFolder) -> "Classifier":
+    from dafuse.product.classifier import Classifier
+
+    network = {"weights": options.weights, "device": options.device}
+    if not folder.exists():
+        return Classifier.create(options.model, options.backbone or COMPACT, **network)
+    classifier = Classifier.open(options.model, **network)
+    tag = classifier.version.backbone.tag
+    if options.backbone not in (None, tag):
+        raise DafuseError(
+            f"{options.model} was made with the backbone {tag}, which cannot be changed: "
+            "leave out --backbone, or serve another model"
+        )
+    return classifier
+
+
+def _announce(
+    options: argparse.Namespace,
+    access: "Access",
+    listening: socket.socket,
+    classifier: "Classifier",
+) -> None:
+    host, port = options.host, listening.getsockname()[1]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    known = f"{len(classifier.classes)} classes" if classifier.classes else "nothing learned yet"
+    print(f"serving {options.model} ({known}) at {address}; Ctrl-C ends it", flush=True)
+    if access.token is not None and not (options.token or os.environ.get("DAFUSE_TOKEN")):
+        print(f"to teach it, open {address}/#token={access.token}", flush=True)

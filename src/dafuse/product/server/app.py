@@ -1,0 +1,127 @@
+"""The server: a model behind HTTP, with a page to try it and to teach it.
+
+    app = create_app(classifier, access=Access(token), classifier=classifier)
+
+Nothing here imports torch: what predicts is given, and may be anything that answers like a
+`Classifier`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from dafuse import __version__
+from dafuse.errors import DafuseError
+from dafuse.product.server.access import Access
+from dafuse.product.server.batching import Batcher, Predictor
+from dafuse.product.server.docs import docs_page
+from dafuse.product.server.envelope import Envelope
+from dafuse.product.server.lessons import Lessons
+from dafuse.product.server.limits import Limits, Memory, Refusal
+from dafuse.product.server.metrics import Metrics
+from dafuse.product.server.routes import router
+from dafuse.product.server.service import Service
+from dafuse.product.server.staging import Staging
+
+if TYPE_CHECKING:
+    from dafuse.product.classifier import Classifier
+
+PAGE = Path(__file__).parent / "page"
+ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
+Pictures are the files of a form (multipart/form-data); they are held in memory only.
+Everything that is refused is answered with a status from 400 and {"error": "a sentence"}."""
+
+
+def create_app(
+    predictor: Predictor,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    classifier: "Classifier | None" = None,
+) -> FastAPI:
+    """
+    Args:
+        predictor: what answers
+        access: the token, and what needs it
+        limits: how much is too much
+        classifier: the same model, where it may be taught
+    """
+    access, limits, metrics = access or Access(), limits or Limits(), Metrics()
+    lessons = None if classifier is None else Lessons(classifier, Staging(limits.staged), metrics)
+    memory = Memory(limits.arriving)
+    batcher = Batcher(predictor, limits.queue, metrics)
+    metrics.gauge("upload_bytes", lambda: memory.held)
+    metrics.gauge("classes", lambda: len(predictor.classes))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with batcher.running():
+            yield
+        if lessons is not None:
+            lessons.stop()
+
+    app = FastAPI(
+        title="dafuse",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,  # FastAPI's own pages are loaded from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.service = Service(predictor, limits, access, metrics, memory, batcher, lessons)
+    app.include_router(router)
+    app.add_api_route("/", _page, include_in_schema=False)
+    app.add_api_route("/docs", _docs, include_in_schema=False)
+    app.mount("/page", StaticFiles(directory=PAGE))
+    app.add_middleware(Envelope, metrics=metrics)
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(DafuseError, _not_now)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _not_here)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+async def _page() -> Response:
+    return FileResponse(PAGE / "index.html")
+
+
+async def _docs(request: Request) -> Response:
+    return HTMLResponse(docs_page(request.app.openapi()))
+
+
+def _error(status: int, sentence: str) -> JSONResponse:
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return _error(error.status, error.sentence)
+
+
+async def _not_now(request: Request, error: Exception) -> Response:
+    return _error(409, str(error))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return _error(422, f"{first['loc'][-1]}: {first['msg']}")
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    said = {404: f"there is nothing at {path}", 405: f"{path} cannot be asked by {request.method}"}
+    return _error(error.status_code, said.get(error.status_code, str(error.detail)))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _error(500, "this should not have happened; the server's log says more")

@@ -1,0 +1,115 @@
+"""Learning in the background: one lesson at a time, while the model goes on predicting."""
+
+import gc
+import logging
+import time
+from dataclasses import asdict, dataclass
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Literal
+
+from dafuse.errors import DafuseError
+from dafuse.product.server.limits import Refusal
+from dafuse.product.server.metrics import Metrics
+from dafuse.product.server.staging import Staged, Staging
+from dafuse.product.server.timing import LessonProgress, LessonStopped
+from dafuse.product.summary import describe
+
+if TYPE_CHECKING:
+    from dafuse.product.classifier import Classifier
+
+log = logging.getLogger("dafuse.server")
+
+
+@dataclass
+class Job:
+    number: int
+    pictures: dict[str, int]  # of each class
+    progress: LessonProgress
+    state: Literal["running", "done", "failed"] = "running"
+    report: dict[str, Any] | None = None
+    error: str | None = None
+    ended: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.progress.began
+
+
+class Lessons:
+    """A classifier that is taught and undone through the server."""
+
+    def __init__(self, classifier: "Classifier", staging: Staging, metrics: Metrics) -> None:
+        self.classifier, self.staging, self._metrics = classifier, staging, metrics
+        self.job: Job | None = None
+        self._changing = Lock()  # held by the lesson or the undo that is under way
+        self._thread: Thread | None = None
+        metrics.gauge("staged_pictures", lambda: sum(staging.counts.values()))
+        metrics.gauge("learning", self._changing.locked)
+
+    def start(self) -> Job:
+        self._claim()
+        taken = self.staging.take()
+        if not taken:
+            self._changing.release()
+            raise Refusal(409, "no pictures wait to be learned: send some to /classes/NAME/images")
+        number = 1 if self.job is None else self.job.number + 1
+        trains = len(taken.keys() - set(self.classifier.classes)) > 1
+        counts = {name: len(pictures) for name, pictures in taken.items()}
+        self.job = Job(number, counts, LessonProgress(trains))
+        # a daemon, so that a lesson that hangs cannot keep the server from ending
+        self._thread = Thread(target=self._learn, args=(self.job, taken), daemon=True, name="learn")
+        self._thread.start()
+        return self.job
+
+    @property
+    def last_step(self) -> str | None:
+        """What undo would take back, in a line."""
+        version = self.classifier.version
+        return describe(version) if version.parent is not None else None
+
+    def undo(self) -> str:
+        """Take back the last step; which one that was."""
+        self._claim()
+        try:
+            undone = self.classifier.version
+            self.classifier.undo()
+            return describe(undone)
+        finally:
+            self._changing.release()
+
+    def stop(self, patience: float = 1.5) -> bool:
+        """Break off the lesson, which leaves the model as it was; whether it ended in time."""
+        if self.job is None or self._thread is None:
+            return True
+        self.job.progress.stop()
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _claim(self) -> None:
+        if not self._changing.acquire(blocking=False):
+            raise Refusal(409, "a lesson is being learned: wait until it is done")
+
+    def _learn(self, job: Job, taken: Staged) -> None:
+        try:
+            job.report = self._taught(taken, job.progress)
+            taken.clear()
+        except LessonStopped:
+            job.error = "the server was stopped; the model is as it was"
+        except DafuseError as error:
+            job.error = str(error)
+        except Exception as error:  # the server lives on, whatever a lesson runs into
+            log.exception("a lesson failed")
+            job.error = f"the lesson failed ({type(error).__name__}); the model is as it was"
+        finally:
+            if taken:
+                self.staging.put_back(taken)
+            gc.collect()  # so that the pictures are gone now, and not some time later
+            job.state, job.ended = "failed" if job.error else "done", time.monotonic()
+            self._metrics.count("lessons_total", outcome=job.state)
+            self._changing.release()
+
+    def _taught(self, taken: Staged, progress: LessonProgress) -> dict[str, Any]:
+        images = [image for pictures in taken.values() for image in pictures]
+        labels = [name for name, pictures in taken.items() for _ in pictures]
+        report = self.classifier.learn(images, labels, progress=progress)
+        return {**asdict(report), "lines": report.lines()}

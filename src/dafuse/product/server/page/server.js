@@ -1,0 +1,81 @@
+// Talking to the server: JSON back, its sentence as the error, its token asked for once.
+
+const KEPT = "dafuse-token"; // in the tab's own storage, gone when the tab is closed
+
+// `dafuse serve` prints an address that ends in #token=...; the server never sees that part
+const fragment = new URLSearchParams(location.hash.slice(1));
+if (fragment.has("token")) {
+  sessionStorage.setItem(KEPT, fragment.get("token"));
+  history.replaceState(null, "", location.pathname);
+}
+
+export const hasToken = () => sessionStorage.getItem(KEPT) !== null;
+
+export async function call(method, path, body) {
+  for (;;) {
+    const token = sessionStorage.getItem(KEPT);
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    let response;
+    try {
+      response = await fetch(path, { method, body, headers });
+    } catch {
+      throw new Error("The server does not answer. Is it still running?");
+    }
+    if (response.status === 401) {
+      await askForToken(token ? "That token was not right." : "What you ask for needs it.");
+      continue;
+    }
+    const answer = await response.json();
+    if (!response.ok) throw new Error(sentence(answer.error));
+    return answer;
+  }
+}
+
+let asking = null; // several calls may find at once that a token is missing
+
+function askForToken(why) {
+  asking ??= new Promise((resolve, reject) => {
+    const dialog = document.getElementById("token-dialog");
+    const input = document.getElementById("token");
+    document.getElementById("token-why").textContent = why;
+    input.value = "";
+    dialog.returnValue = "cancel"; // what Escape leaves
+    dialog.showModal();
+    dialog.addEventListener(
+      "close",
+      () => {
+        asking = null;
+        if (dialog.returnValue !== "ok") return reject(new Error("Without the token it cannot."));
+        sessionStorage.setItem(KEPT, input.value.trim());
+        resolve();
+      },
+      { once: true },
+    );
+  });
+  return asking;
+}
+
+// Files as forms that the server's limits let through.
+export function* forms(files, limits) {
+  let form = null;
+  let bytes = 0;
+  let count = 0;
+  for (const file of files) {
+    const size = file.size + 1000; // and what a form writes around it
+    if (form && (count === limits.files || bytes + size > limits.body_bytes)) {
+      yield { form, count };
+      form = null;
+    }
+    if (!form) [form, bytes, count] = [new FormData(), 0, 0];
+    form.append("files", file, file.name || "picture");
+    bytes += size;
+    count += 1;
+  }
+  if (form) yield { form, count };
+}
+
+// What the server says, as a sentence; a file's name at its beginning stays as it is.
+export function sentence(text) {
+  const begun = text.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1));
+  return /[.!?]$/.test(begun) ? begun : `${begun}.`;
+}

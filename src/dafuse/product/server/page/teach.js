@@ -1,0 +1,228 @@
+// "Teach it": name a class, add pictures, learn, and undo.
+
+import { byId, count, make, percent, picture, say, takesFiles } from "./elements.js";
+import { call, forms, hasToken, sentence } from "./server.js";
+
+const THUMBS = 24; // of a class; the rest is a number
+const PAUSE = 400; // milliseconds between two looks at how far it is
+const PHASES = {
+  "decode images": "Looking at the pictures",
+  train: "Learning",
+  fisher: "Weighing what matters",
+  fuse: "Joining new and old",
+  statistics: "Remembering the classes",
+  align: "Telling all classes apart",
+};
+const status = byId("teach-status");
+const rows = new Map(); // class name -> its row in the list of what waits
+let limits = { files: 1, body_bytes: 0 };
+let learning = false;
+let undoable = false;
+let refresh = async () => {};
+
+export function setUpTeaching(knows, whenChanged) {
+  const first = byId("teach").hidden;
+  byId("teach").hidden = !knows.teaching;
+  limits = knows.limits;
+  refresh = whenChanged;
+  undoable = knows.last_step !== null;
+  byId("undo-what").textContent = knows.last_step ?? "";
+  byId("known-names").replaceChildren(
+    ...knows.classes.map((name) => Object.assign(make("option"), { value: name })),
+  );
+  for (const name of rows.keys()) if (!(name in knows.staged)) forget(name);
+  for (const [name, staged] of Object.entries(knows.staged)) row(name).set(staged);
+  setButtons();
+  if (first && knows.teaching && hasToken()) watch(false); // one may be under way
+}
+
+function setButtons() {
+  byId("learn").disabled = learning || !rows.size;
+  byId("undo").disabled = learning || !undoable;
+}
+
+export async function add(files) {
+  const name = byId("class-name").value.trim();
+  if (!name) {
+    say(status, "Name the class first.", "error");
+    byId("class-name").focus();
+    return;
+  }
+  const path = `/classes/${encodeURIComponent(name)}/images`;
+  let sent = 0;
+  try {
+    for (const { form, count: size } of forms(files, limits)) {
+      say(status, `Sending ${count(files.length, "picture", "pictures")} of ${name} ...`);
+      const { staged } = await call("POST", path, form);
+      row(name).show(files.slice(sent, sent + size));
+      row(name).set(staged);
+      setButtons();
+      sent += size;
+    }
+    say(status, `${count(sent, "picture", "pictures")} of ${name} added.`);
+  } catch (error) {
+    say(status, sent ? `${sent} added, then: ${error.message}` : error.message, "error");
+  }
+}
+
+function row(name) {
+  if (!rows.has(name)) {
+    const item = make("li", "staged");
+    const label = make("div");
+    const number = make("span", "quiet");
+    const thumbs = make("div", "thumbs");
+    const remove = make("button", "button remove", "Remove");
+    remove.type = "button";
+    remove.ariaLabel = `Remove the pictures of ${name}`;
+    remove.addEventListener("click", () => drop(name));
+    label.append(make("strong", "", name), " ", number);
+    item.append(label, remove, thumbs);
+    byId("staged").append(item);
+    rows.set(name, {
+      item,
+      set: (staged) => {
+        number.textContent = count(staged, "picture", "pictures");
+        const more = staged - thumbs.querySelectorAll("img").length;
+        thumbs.querySelector("span")?.remove();
+        if (more > 0 && thumbs.children.length) thumbs.append(make("span", "", `+${more}`));
+      },
+      show: (files) => {
+        thumbs.querySelector("span")?.remove();
+        const free = Math.max(0, THUMBS - thumbs.children.length);
+        thumbs.append(...files.slice(0, free).map((file) => picture(file, "")));
+      },
+    });
+  }
+  return rows.get(name);
+}
+
+function forget(name) {
+  rows.get(name)?.item.remove();
+  rows.delete(name);
+  setButtons();
+}
+
+async function drop(name) {
+  try {
+    await call("DELETE", `/classes/${encodeURIComponent(name)}/images`);
+    forget(name);
+    say(status, `The pictures of ${name} are gone.`);
+    byId("class-name").focus(); // the button that had it is gone, too
+  } catch (error) {
+    say(status, error.message, "error");
+  }
+}
+
+async function learn() {
+  byId("notes").replaceChildren();
+  try {
+    await call("POST", "/learn");
+  } catch (error) {
+    say(status, error.message, "error");
+    return;
+  }
+  await watch(true);
+}
+
+async function watch(begun) {
+  try {
+    await follow(begun);
+  } catch (error) {
+    end();
+    say(status, error.message, "error");
+  }
+}
+
+// Show how far the lesson is until it ends; and then, if it was seen to run, how it went.
+async function follow(begun) {
+  let lesson = await call("GET", "/learn");
+  if (lesson.state !== "running" && !begun) return;
+  const names = Object.keys(lesson.pictures);
+  say(status, `Learning ${names.join(", ")}. You can go on asking meanwhile.`);
+  begin(begun ? [...rows.values()] : []); // else what waits is for the next one
+  while (lesson.state === "running") {
+    byId("lesson-phase").textContent = PHASES[lesson.phase] ?? "Getting ready";
+    byId("lesson-bar").value = lesson.progress;
+    byId("lesson-time").textContent = timeLeft(lesson.seconds_left);
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    lesson = await call("GET", "/learn");
+  }
+  end();
+  await refresh();
+  if (lesson.error) say(status, sentence(lesson.error), "error");
+  else report(lesson.report);
+}
+
+// What is being learned stays in sight, but it can no longer be removed.
+function begin(taken) {
+  learning = true;
+  for (const { item } of taken) {
+    item.classList.add("learning");
+    item.querySelector("button").remove();
+  }
+  if (taken.length) rows.clear();
+  setButtons();
+  byId("lesson-bar").value = 0;
+  byId("lesson").hidden = false;
+}
+
+function end() {
+  learning = false;
+  for (const item of document.querySelectorAll(".learning")) item.remove();
+  byId("lesson").hidden = true;
+  setButtons();
+}
+
+function timeLeft(seconds) {
+  if (seconds === null) return "";
+  if (seconds < 1.5) return "almost done";
+  if (seconds < 90) return `about ${Math.round(seconds)} s left`;
+  return `about ${Math.round(seconds / 60)} minutes left`;
+}
+
+function report(found) {
+  const tested = found.classes.reduce((sum, one) => sum + one.held_out, 0);
+  const right = Math.round((found.held_out_accuracy ?? 0) * tested);
+  const parts = [`Learned ${found.classes.map((one) => one.name).join(", ")}`];
+  if (tested) parts.push(`${right} of ${count(tested, "held-out picture", "held-out pictures")} right`);
+  if (found.old_before !== null) {
+    const [before, after] = [found.old_before, found.old_after].map((x) => Math.round(100 * x));
+    parts.push(`old classes ${before} % → ${after} % (estimated)`);
+  }
+  say(status, `${parts.join("; ")}. Try it now.`, "good");
+  byId("class-name").value = "";
+  const few = found.classes.filter((one) => one.known_from < 10);
+  const notes = few.map(
+    (one) => `${one.name} was learned from ${count(one.known_from, "picture", "pictures")}: unsure.`,
+  );
+  notes.push(
+    ...found.alike.map(
+      (pair) => `${pair.new} and ${pair.old} are alike: ${percent(pair.share)} are mistaken.`,
+    ),
+  );
+  byId("notes").replaceChildren(...notes.map((text) => make("li", "", text)));
+}
+
+async function undo() {
+  const dialog = byId("undo-dialog");
+  dialog.returnValue = "cancel"; // what Escape leaves
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  if (dialog.returnValue !== "ok") return;
+  try {
+    const { undone } = await call("POST", "/undo");
+    byId("notes").replaceChildren();
+    await refresh();
+    say(status, `Undone: ${undone}`, "good");
+  } catch (error) {
+    say(status, error.message, "error");
+  }
+}
+
+takesFiles(byId("teach-drop"), byId("teach-files"), add);
+byId("teach-form").addEventListener("submit", (event) => {
+  event.preventDefault(); // Enter in the name leads on to the pictures
+  byId("teach-files").focus();
+});
+byId("learn").addEventListener("click", learn);
+byId("undo").addEventListener("click", undo);

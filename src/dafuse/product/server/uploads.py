@@ -1,0 +1,185 @@
+"""Pictures out of a request: held in memory only, and refused before they are decoded.
+
+The multipart parser is python-multipart's. Starlette's own reading of forms would put what is
+larger than a megabyte into temporary files.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PIL import Image, UnidentifiedImageError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from dafuse.product.server.limits import Limits, Memory, Refusal
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+PATIENCE = 60.0  # seconds that a body may take to arrive
+LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
+# what Pillow decodes in memory by itself; others call programs or write files to do it
+FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that is an image by its header, within the limits, and not decoded yet."""
+
+    name: str
+    data: bytes
+    pixels: int
+
+
+@asynccontextmanager
+async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[list[Upload]]:
+    """The pictures of a multipart request, while the block lasts; refuses what is too much."""
+    with memory.share() as take:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                files = await _files(request, _chunks(request, limits, take), limits.files)
+        except TimeoutError:
+            raise Refusal(408, f"the request took more than {PATIENCE:g} s to arrive") from None
+        except ClientDisconnect:
+            raise Refusal(400, "the request broke off") from None
+        yield await asyncio.to_thread(_checked, files, limits.pixels)
+
+
+async def _chunks(
+    request: Request, limits: Limits, take: Callable[[int], None]
+) -> AsyncIterator[bytes]:
+    """The body, if it is not too large: by what it says of itself, and by what comes."""
+    too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
+    length = 0
+    if _declared(request) > limits.body:
+        await read_away(request, limits)
+        raise too_large
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > limits.body:
+            await read_away(request, limits)
+            raise too_large
+        take(len(chunk))
+        yield chunk
+
+
+def _declared(request: Request) -> int:
+    declared = request.headers.get("content-length", "0")
+    return int(declared) if declared.isdecimal() else 0
+
+
+async def read_away(request: Request, limits: Limits) -> None:
+    """Let a client that is refused finish sending, within reason, so that it hears why."""
+    left = limits.body
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left < 0:
+                    return
+    except (TimeoutError, ClientDisconnect):
+        return
+
+
+async def _files(request: Request, chunks: AsyncIterator[bytes], most: int) -> "list[_Part]":
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data" or b"boundary" not in options:
+        raise Refusal(415, "send pictures as the files of a form (multipart/form-data)")
+    form = _Form(most)
+    with _well_formed():
+        parser = MultipartParser(options[b"boundary"], form.callbacks())
+    async for chunk in chunks:
+        with _well_formed():
+            parser.write(chunk)
+    with _well_formed():
+        parser.finalize()
+    if not form.files:
+        raise Refusal(400, "there is no file in the request")
+    return form.files
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    try:
+        yield
+    except (FormParserError, UnicodeError, ValueError, IndexError):
+        raise Refusal(400, "the form is cut off or damaged") from None
+
+
+class _Part:
+    def __init__(self) -> None:
+        self.name: str | None = None  # of its file; None: a plain field, which is ignored
+        self.data = bytearray()
+
+
+class _Form:
+    """Collects the files of a form from what the parser calls."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.files: list[_Part] = []
+        self._part = _Part()
+        self._field, self._value = b"", b""
+
+    def callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": self._on_field,
+            "on_header_value": self._on_value,
+            "on_header_end": self._on_header,
+            "on_part_data": self._on_data,
+        }
+
+    def _begin(self) -> None:
+        self._part = _Part()
+
+    def _on_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            if b"filename" in options:
+                if len(self.files) == self.most:
+                    raise Refusal(413, f"a request may have at most {self.most} files")
+                self._part.name = options[b"filename"].decode("utf-8", "replace")[:LONGEST_NAME]
+                self.files.append(self._part)
+        self._field, self._value = b"", b""
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._part.name is not None:
+            self._part.data += data[start:end]
+
+
+def _checked(files: list[_Part], most_pixels: int) -> list[Upload]:
+    return [
+        _upload(file.name or f"file {number}", bytes(file.data), most_pixels)
+        for number, file in enumerate(files, start=1)
+    ]
+
+
+def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
+    """Look at the header only: a small file can hold far more pixels than there is memory."""
+    too_many = Refusal(413, f"{name} has more than {most_pixels:,} pixels")
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            kind, pixels = image.format, image.width * image.height
+    except Image.DecompressionBombError:
+        raise too_many from None
+    except UnidentifiedImageError:
+        raise Refusal(422, f"{name} is not an image") from None
+    except Exception:  # broken headers make Pillow raise almost anything
+        raise Refusal(422, f"{name} is a damaged image") from None
+    if kind not in FORMATS:
+        raise Refusal(422, f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF")
+    if pixels > most_pixels:
+        raise too_many
+    return Upload(name, data, pixels)

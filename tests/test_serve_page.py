@@ -1,0 +1,272 @@
+"""The page in a real Chromium: asking, teaching, undoing, by mouse and by keyboard alone."""
+
+import base64
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dafuse.data.glyphs import glyphs
+from dafuse.product.classifier import Classifier
+from dafuse.product.server.access import Access
+from dafuse.product.server.app import create_app
+from dafuse.product.server.limits import Limits
+from product_models import create
+from served import TOKEN, png, serving
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here"),
+    pytest.mark.xdist_group("browser"),
+]
+PATIENCE = 60_000  # milliseconds; a busy machine is not a failure
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Drawn characters as files, by class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    drawn = glyphs(train_per_class=6, test_per_class=0).train
+    found: dict[str, list[Path]] = {}
+    for label, name in ((0, "A"), (23, "X"), (14, "O"), (37, "l")):
+        for number, pixels in enumerate(np.asarray(drawn.items)[drawn.labels == label]):
+            path = folder / f"{name}{number}.png"
+            path.write_bytes(png(pixels))
+            found.setdefault(name, []).append(path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox"],  # which needs rights that a container does not give
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
+    """On the embedded backbone; it knows A and X."""
+    classifier = create(tmp_path / "model")
+    classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
+    return classifier
+
+
+@contextmanager
+def opened(
+    browser: "playwright.Browser",
+    model: Classifier,
+    fragment: str = "",
+    everywhere: bool = False,
+    teachable: bool = True,
+) -> Iterator["playwright.Page"]:
+    """The page of this model. Afterwards: nothing went wrong in it, and nothing left localhost."""
+    limits = Limits(files=4, queue=8)  # so that six pictures take two requests
+    access = Access(TOKEN, everywhere)
+    app = create_app(model, access, limits, model if teachable else None)
+    wrong: list[str] = []
+    asked: list[str] = []
+    with serving(app) as address:
+        context = browser.new_context(viewport={"width": 360, "height": 780})
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        playwright.expect.set_options(timeout=PATIENCE)
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        # Choosers are caught while somebody listens. A listener that comes with each press of a
+        # key comes too late now and then.
+        page.on("filechooser", lambda chooser: None)
+        page.goto(address + "/" + fragment)
+        try:
+            yield page
+        finally:
+            context.close()
+    allowed = ("401", "409", "413", "422")  # refusals, which Chromium notes on the console
+    assert not [line for line in wrong if not any(status in line for status in allowed)]
+    assert not [url for url in asked if not url.startswith((address, f"blob:{address}"))]
+
+
+def classes_known(page: "playwright.Page") -> "playwright.Locator":
+    return page.get_by_role("region", name="What it knows").get_by_role("listitem")
+
+
+def test_it_answers_with_bars(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    expected = model.predict(pictures["A"][0], top=2)[0]
+    with opened(browser, model, teachable=False) as page:
+        expect(classes_known(page)).to_have_text(["A", "X"])
+        expect(page.get_by_role("heading", name="Teach it")).to_be_hidden()
+        page.get_by_label("Choose a picture").set_input_files(pictures["A"][0])
+        answer = page.locator(".answer")
+        expect(answer.get_by_role("heading")).to_have_text(expected.name)
+        bars = answer.get_by_role("listitem")
+        expect(bars).to_contain_text([name for name, _ in expected.top])
+        expect(bars.first).to_contain_text(f"{100 * expected.top[0][1]:.1f} %")
+        assert answer.locator("img").evaluate("image => image.naturalWidth") == 64
+        page.get_by_label("Choose a picture").set_input_files(pictures["X"])  # six: two requests
+        expect(answer).to_have_count(7)
+        expect(page.locator("#ask-status")).to_have_text("6 pictures answered.")
+        page.get_by_label("Choose a picture").set_input_files(
+            {"name": "notes.txt", "mimeType": "image/png", "buffer": b"no picture"}
+        )
+        expect(page.locator("#ask-status")).to_have_text("notes.txt is not an image.")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360  # nothing sticks out of a small screen
+
+
+def test_a_picture_unlike_all_is_unknown(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    with opened(browser, model) as page:
+        object.__setattr__(model.model, "threshold", 1e9)  # nothing is familiar any more
+        page.get_by_label("Choose a picture").set_input_files(pictures["A"][0])
+        answer = page.locator(".answer")
+        playwright.expect(answer.get_by_role("heading")).to_have_text("unknown")
+        playwright.expect(answer).to_contain_text("Unlike every class")
+
+
+def test_pictures_can_be_dropped_and_pasted(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    bring = """([area, kind, data]) => {
+        const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+        const carried = new DataTransfer();
+        carried.items.add(new File([bytes], "brought.png", { type: "image/png" }));
+        const target = document.querySelector(area);
+        target.dispatchEvent(kind === "drop"
+            ? new DragEvent(kind, { dataTransfer: carried, bubbles: true, cancelable: true })
+            : new ClipboardEvent(kind, { clipboardData: carried, bubbles: true }));
+    }"""
+    data = base64.b64encode(pictures["A"][0].read_bytes()).decode()
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        playwright.expect(classes_known(page)).to_have_count(2)
+        page.evaluate(bring, ["#ask-drop", "drop", data])
+        playwright.expect(page.locator(".answer")).to_have_count(1)
+        page.evaluate(bring, ["body", "paste", data])
+        playwright.expect(page.locator(".answer")).to_have_count(2)
+        page.evaluate(bring, ["#teach-drop", "drop", data])
+        playwright.expect(page.locator("#teach-status")).to_have_text("Name the class first.")
+        playwright.expect(page.get_by_label("Name of a class")).to_be_focused()
+        page.keyboard.type("O")
+        page.evaluate(bring, ["#teach-drop", "paste", data])  # the focus is in that half
+        playwright.expect(page.locator(".staged")).to_contain_text("O 1 picture")
+
+
+def test_it_is_taught_and_tried_and_undone(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    with opened(browser, model) as page:
+        for name in ("O", "l"):
+            page.get_by_label("Name of a class").fill(name)
+            page.get_by_label("Add pictures of it").set_input_files(pictures[name])
+            if name == "O":  # the token is asked for once: a wrong one again
+                dialog = page.get_by_role("dialog", name="The server's token")
+                dialog.get_by_label("Token").fill("not this one")
+                dialog.get_by_role("button", name="Continue").click()
+                expect(dialog).to_contain_text("was not right")
+                dialog.get_by_label("Token").fill(TOKEN)
+                dialog.get_by_role("button", name="Continue").click()
+            row = page.locator(".staged", has_text=f"{name} 6 pictures")
+            expect(row.locator("img")).to_have_count(6)
+        expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
+        page.get_by_role("button", name="Learn").click()
+        expect(page.get_by_role("progressbar")).to_be_visible()
+        status = page.locator("#teach-status")
+        expect(status).to_contain_text("Learned O, l;")
+        expect(status).to_contain_text("of 2 held-out pictures right; old classes")
+        expect(status).to_contain_text("% (estimated). Try it now.")
+        expect(page.get_by_role("progressbar")).to_be_hidden()
+        expect(page.locator(".staged")).to_have_count(0)
+        expect(page.locator("#notes")).to_contain_text("O was learned from 5 pictures: unsure.")
+        expect(classes_known(page)).to_have_text(["A", "X", "O", "l"])
+
+        expected = model.predict(pictures["O"][0], top=4)[0]
+        page.get_by_label("Choose a picture").set_input_files(pictures["O"][0])
+        expect(page.locator(".answer").get_by_role("listitem")).to_contain_text(
+            [name for name, _ in expected.top]
+        )
+        page.reload()  # the token is kept: undo does not ask for it
+        page.get_by_role("button", name="Undo last step").click()
+        dialog = page.get_by_role("dialog", name="Take back the last step?")
+        expect(dialog).to_contain_text("learned O (5), l (5)")
+        dialog.get_by_role("button", name="Keep it").click()
+        expect(classes_known(page)).to_have_count(4)
+        page.get_by_role("button", name="Undo last step").click()
+        dialog.get_by_role("button", name="Undo it").click()
+        expect(status).to_contain_text("Undone:")
+        expect(classes_known(page)).to_have_text(["A", "X"])
+        expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
+    assert model.classes == ["A", "X"]
+
+
+def test_everything_can_be_done_by_keyboard(
+    browser: "playwright.Browser", tmp_path: Path, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    with opened(browser, create(tmp_path / "new"), f"#token={TOKEN}") as page:
+        expect(page.locator("#ask-status")).to_have_text("It knows nothing yet: teach it first.")
+        assert "token" not in page.url
+
+        def to(locator: "playwright.Locator", key: str = "Tab") -> None:
+            for _ in range(20):
+                if locator.evaluate("element => element === document.activeElement"):
+                    outline = page.evaluate(
+                        "getComputedStyle(document.activeElement.matches('.file')"
+                        " ? document.activeElement.nextElementSibling"
+                        " : document.activeElement).outlineStyle"
+                    )
+                    assert outline == "solid"  # where the focus is can be seen
+                    return
+                page.keyboard.press(key)
+            raise AssertionError("the keyboard does not get there")
+
+        def choose(locator: "playwright.Locator", files: list[Path]) -> None:
+            to(locator)
+            with page.expect_file_chooser() as chooser:
+                page.keyboard.press("Enter")
+            chooser.value.set_files(files)
+
+        for name in ("A", "X"):
+            to(page.get_by_label("Name of a class"), "Tab" if name == "A" else "Shift+Tab")
+            page.keyboard.press("Control+a")
+            page.keyboard.type(name)
+            page.keyboard.press("Enter")
+            choose(page.get_by_label("Add pictures of it"), pictures[name][:3])
+            expect(page.locator(".staged", has_text=f"{name} 3 pictures")).to_be_visible()
+        to(page.get_by_role("button", name="Remove the pictures of X"))
+        page.keyboard.press("Enter")
+        expect(page.locator(".staged")).to_have_count(1)
+        expect(page.get_by_label("Name of a class")).to_be_focused()
+        choose(page.get_by_label("Add pictures of it"), pictures["X"][:3])
+        expect(page.locator(".staged")).to_have_count(2)
+        to(page.get_by_role("button", name="Learn"))
+        page.keyboard.press("Enter")
+        expect(page.locator("#teach-status")).to_contain_text("Learned A, X")
+        expect(classes_known(page)).to_have_text(["A", "X"])
+        choose(page.get_by_label("Choose a picture"), pictures["A"][:1])
+        expect(page.locator(".answer")).to_have_count(1)
+
+
+def test_beyond_this_machine_the_page_asks_for_the_token_first(
+    browser: "playwright.Browser", model: Classifier
+) -> None:
+    with opened(browser, model, everywhere=True) as page:
+        dialog = page.get_by_role("dialog", name="The server's token")
+        playwright.expect(dialog).to_be_visible()
+        page.keyboard.press("Escape")
+        playwright.expect(page.locator("#ask-status")).to_contain_text("Without the token")
+        page.reload()
+        dialog.get_by_label("Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        playwright.expect(classes_known(page)).to_have_text(["A", "X"])

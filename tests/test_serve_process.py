@@ -1,0 +1,164 @@
+"""`dafuse serve` as a process: it starts, answers and ends, and refuses what is unsafe."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from conftest import clean_environment
+from dafuse.cli import main
+from product_models import create, pictures
+from served import files, png, wait_for
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the embedded backbone, which a process of its own can load."""
+    path = tmp_path_factory.mktemp("served") / "model"
+    create(path).learn(*pictures({0: 3, 1: 3}))
+    return path
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "dafuse", "serve", *map(str, arguments)]
+
+
+@contextmanager
+def process(*arguments: str | Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    run = subprocess.Popen(
+        command("--port", "0", "--device", "cpu", *arguments),
+        env=clean_environment(**environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def address(run: subprocess.Popen[str]) -> str:
+    assert run.stdout is not None
+    line = run.stdout.readline()
+    found = re.search(r"at (http://\S+);", line)
+    assert found, line
+    wait_for(lambda: _answers(found[1]))
+    return found[1]
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def stopped(run: subprocess.Popen[str]) -> str:
+    """What it said last; that it ends at all is seen by the time it is given."""
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=20)
+    assert err == ""
+    assert run.returncode == 0
+    return out
+
+
+def test_it_starts_answers_and_stops(model: Path) -> None:
+    images, _ = pictures({0: 1}, seed=3)
+    with process(model) as run:
+        url = address(run)
+        assert httpx.get(f"{url}/healthz").json()["classes"] == 2
+        with httpx.Client(base_url=url) as client:  # its connection stays open
+            answer = client.post("/predict", files=files(png(images[0])))
+            assert answer.status_code == 200
+            large = client.post("/predict", files=files(bytes(40 * 2**20)))
+            assert large.status_code == 413
+            assert "32 MB" in large.json()["error"]
+            assert client.post("/learn").status_code == 403
+            out = stopped(run)
+    assert out == "stopped\n"
+
+
+def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: Path) -> None:
+    images, names = pictures({0: 8, 1: 8})
+    with process(tmp_path / "new", "--allow-learn") as run:
+        url = address(run)
+        assert run.stdout is not None
+        found = re.search(r"#token=(\S+)", run.stdout.readline())
+        assert found
+        assert len(found[1]) >= 20
+        headers = {"Authorization": f"Bearer {found[1]}"}
+        assert httpx.get(f"{url}/classes").json()["classes"] == []
+        for image, name in zip(images, names, strict=True):
+            httpx.post(f"{url}/classes/{name}/images", files=files(png(image)), headers=headers)
+        assert httpx.post(f"{url}/learn", headers=headers).status_code == 202
+        wait_for(lambda: httpx.get(f"{url}/learn", headers=headers).json()["progress"] > 0)
+        out = stopped(run)
+    assert out == "stopped\n"
+    assert not (tmp_path / "new" / "model.json").exists()  # the lesson was broken off
+
+
+def test_the_token_can_come_from_the_environment(model: Path) -> None:
+    with process(model, "--allow-learn", DAFUSE_TOKEN="from-outside") as run:
+        url = address(run)
+        for token, status in (("from-outside", 200), ("another-token", 401)):
+            headers = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"{url}/learn", headers=headers).status_code == status
+        out = stopped(run)
+    assert "token" not in out  # whoever gave it knows it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "there is no model nowhere"),
+        ([".", "--allow-learn"], "is no model and not empty"),
+        (["{model}", "--host", "0.0.0.0"], "give a token"),
+        (["{model}", "--host", "::", "--allow-learn"], "give a token"),
+        (["{model}", "--host", "example.org"], "give a token"),
+        (["{model}", "--token", "short"], "8 characters or more"),
+        (["{model}", "--token", "with a space"], "no spaces"),
+        (["{model}", "--max-files", "0"], "files must be above 0"),
+        (["{model}", "--queue", "3"], "has no place for the 64 files"),
+        (["{model}", "--port", "99999"], "cannot listen"),
+        (["{model}", "--host", "127.0.0.1", "--port", "{taken}"], "choose another with --port"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    arguments: list[str], sentence: str, model: Path, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DAFUSE_TOKEN", raising=False)
+    (tmp_path / "something").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        filled = [one.format(model=model, taken=port) for one in arguments]
+        with pytest.raises(SystemExit) as stop:
+            main(["serve", *filled])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line
+
+
+def test_a_missing_extra_is_named(model: Path) -> None:
+    hide = (
+        "import sys; sys.modules['fastapi'] = None; from dafuse.cli import main; main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hide, "serve", str(model)],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "dafuse: serving needs fastapi: pip install 'dafuse[serve]'\n"

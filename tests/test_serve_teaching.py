@@ -1,0 +1,305 @@
+"""Teaching through the server: staging, lessons in the background, undo, and who may."""
+
+import gc
+import hmac
+import io
+import json
+import math
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from dafuse.product.classifier import Classifier
+from dafuse.product.server.access import Access
+from dafuse.product.server.app import create_app
+from dafuse.product.server.limits import Limits
+from dafuse.product.server.staging import KEPT_PIXELS, Staging
+from dafuse.product.server.uploads import Upload
+from product_models import create, taught
+from served import (
+    BEARER,
+    TOKEN,
+    client,
+    ended,
+    files,
+    grey,
+    learned,
+    lesson,
+    png,
+    said,
+    teachable,
+    wait_for,
+)  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("small_network")
+
+
+def test_learn_by_the_api_then_predict_then_undo(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    with teachable(classifier) as served:
+        assert served.get("/learn", headers=BEARER).json()["state"] == "idle"
+        assert served.get("/classes").json()["last_step"] is None
+        new = lesson({2: 6, 3: 6}, seed=1)
+        job = learned(served, new)
+        assert (job["state"], job["error"], job["progress"]) == ("done", None, 1)
+        assert job["pictures"] == {"class 2": 6, "class 3": 6}
+        assert [one["name"] for one in job["report"]["classes"]] == ["class 2", "class 3"]
+        assert job["report"]["old_before"] is not None
+        assert any("held-out" in line for line in job["report"]["lines"])
+        knows = served.get("/classes").json()
+        assert knows["classes"] == [f"class {i}" for i in range(4)]
+        assert knows["staged"] == {}
+        assert "learned class 2 (5), class 3 (5)" in knows["last_step"]
+        top = served.post("/predict?top=9", files=files(new["class 2"][0])).json()
+        assert len(top["predictions"][0]["top"]) == 4
+        undone = served.post("/undo", headers=BEARER)
+        assert "learned class 2" in undone.json()["undone"]
+        assert undone.json()["classes"] == ["class 0", "class 1"]
+        refused = served.post("/undo", headers=BEARER)
+        assert refused.status_code == 409
+        assert "nothing to undo" in said(refused)
+    assert Classifier.open(tmp_path / "model").classes == ["class 0", "class 1"]
+
+
+def test_it_can_start_with_nothing(tmp_path: Path) -> None:
+    with teachable(create(tmp_path / "model")) as served:
+        assert served.get("/classes").json()["classes"] == []
+        asked = served.post("/predict", files=files(grey(1)))
+        assert asked.status_code == 409
+        assert "learned nothing yet" in said(asked)
+        assert served.post("/undo", headers=BEARER).status_code == 409
+        assert learned(served, lesson({0: 5, 1: 5}))["state"] == "done"
+        assert served.post("/predict", files=files(grey(1))).status_code == 200
+        assert learned(served, lesson({2: 1}))["report"]["held_out_accuracy"] is None  # one image
+        assert len(served.get("/classes").json()["classes"]) == 3
+
+
+def test_teaching_needs_the_token_and_to_be_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    constant_time = hmac.compare_digest
+
+    def watched(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return constant_time(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    routes = [
+        ("POST", "/classes/a/images"),
+        ("DELETE", "/classes/a/images"),
+        ("POST", "/learn"),
+        ("GET", "/learn"),
+        ("POST", "/undo"),
+    ]
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    with client(create_app(classifier, Access(TOKEN))) as served:
+        for method, path in routes:
+            refused = served.request(method, path, headers=BEARER)
+            assert refused.status_code == 403
+            assert "--allow-learn" in said(refused)
+    with teachable(classifier) as served:
+        for method, path in routes:
+            for header in (None, "", "Bearer", f"Basic {TOKEN}", TOKEN):
+                headers = {} if header is None else {"Authorization": header}
+                refused = served.request(method, path, headers=headers)
+                assert refused.status_code == 401
+                assert "a token is needed" in said(refused)
+                assert refused.headers["www-authenticate"] == "Bearer"
+            assert not compared
+            for wrong in ("x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "Ã¼".encode("latin-1")):
+                bearer = wrong if isinstance(wrong, bytes) else wrong.encode()
+                refused = served.request(
+                    method, path, headers=[(b"authorization", b"Bearer " + bearer)]
+                )
+                assert refused.status_code == 401
+                assert "not the server's token" in said(refused)
+            assert len(compared) == 5
+            assert all(own == TOKEN.encode() for _, own in compared)
+            compared.clear()
+        assert served.post("/predict", files=files(grey(1))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("%20", "empty"),
+        (" a", "space"),
+        ("x" * 81, "at most 80"),
+        ("a%0Ab", "one line"),
+        ("a\\b", "slashes"),
+        ("Unknown", "choose another"),
+        ("CLASS 0", "differ only in case"),
+        ("STAGED", "differ only in case"),
+    ],
+)
+def test_class_names_that_cannot_be(tmp_path: Path, name: str, sentence: str) -> None:
+    with teachable(taught(tmp_path / "model", {0: 3, 1: 3})) as served:
+        sent = served.post("/classes/staged/images", files=files(grey(1)), headers=BEARER)
+        assert sent.json() == {"name": "staged", "staged": 1}
+        refused = served.post(f"/classes/{name}/images", files=files(grey(1)), headers=BEARER)
+        assert refused.status_code == 422
+        assert sentence in said(refused)
+        assert served.get("/classes").json()["staged"] == {"staged": 1}
+
+
+def test_staging_has_a_limit_and_can_be_taken_back(tmp_path: Path) -> None:
+    with teachable(create(tmp_path / "model"), staged=5) as served:
+
+        def stage(*contents: bytes) -> httpx.Response:
+            return served.post("/classes/ä b/images", files=files(*contents), headers=BEARER)
+
+        assert stage(grey(1), grey(2), grey(3)).json() == {"name": "ä b", "staged": 3}
+        refused = stage(grey(4), grey(5), grey(6))
+        assert refused.status_code == 413
+        assert "of at most 5" in said(refused)
+        assert stage(grey(4), b"no picture").status_code == 422  # all or none
+        broken = stage(grey(4), grey(5)[:45])
+        assert broken.status_code == 422
+        assert stage(grey(4), grey(5)).json()["staged"] == 5
+        dropped = served.delete("/classes/ä b/images", headers=BEARER)
+        assert dropped.json() == {"name": "ä b", "staged": 0}
+        refused = served.delete("/classes/ä b/images", headers=BEARER)
+        assert refused.status_code == 404
+        assert "no pictures of 'ä b'" in said(refused)
+        refused = served.post("/learn", headers=BEARER)
+        assert refused.status_code == 409
+        assert "no pictures wait" in said(refused)
+        assert served.get("/learn", headers=BEARER).json()["state"] == "idle"
+
+
+class Held:
+    """Stops lessons inside `learn` until they may go on."""
+
+    def __init__(self, classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on, self.images = threading.Event(), []  # type: ignore[var-annotated]
+        learn = classifier.learn
+
+        def held(images: Any, labels: Any, *, progress: Any) -> Any:
+            self.images += [weakref.ref(image) for image in images]
+            with progress.bar("train", 4) as bar:
+                bar.advance()
+                self.go_on.wait()
+                bar.advance()
+            return learn(images, labels, progress=progress)
+
+        monkeypatch.setattr(classifier, "learn", held)
+
+
+def test_predicting_goes_on_while_it_learns_and_one_lesson_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    held = Held(classifier, monkeypatch)
+    with teachable(classifier) as served:
+        for name, contents in lesson({2: 5, 3: 5}).items():
+            served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+        started = served.post("/learn", headers=BEARER)
+        assert started.status_code == 202
+        assert started.headers["location"] == "/learn"
+        assert started.json()["job"] == 1
+        job = wait_for(
+            lambda: (
+                found
+                if (found := served.get("/learn", headers=BEARER).json())["progress"]
+                else None
+            )
+        )
+        assert (job["state"], job["phase"]) == ("running", "train")
+        assert 0.2 < job["progress"] < 0.3
+        assert job["seconds_left"] > job["seconds"] > 0
+        for method, path in (("POST", "/learn"), ("POST", "/undo")):
+            refused = served.request(method, path, headers=BEARER)
+            assert refused.status_code == 409
+            assert "is being learned" in said(refused)
+        asked = served.post("/predict?top=9", files=files(grey(1)))
+        assert len(asked.json()["predictions"][0]["top"]) == 2
+        later = served.post("/classes/class 4/images", files=files(grey(1)), headers=BEARER)
+        assert later.status_code == 201  # for the next lesson
+        assert "dafuse_learning 1" in served.get("/metrics").text
+        held.go_on.set()
+        assert ended(served)["state"] == "done"
+        knows = served.get("/classes").json()
+        assert len(knows["classes"]) == 4
+        assert knows["staged"] == {"class 4": 1}
+        assert len(held.images) == 10
+        gc.collect()
+        assert not any(image() is not None for image in held.images)  # the pictures are gone
+
+
+def test_a_lesson_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    monkeypatch.setattr("dafuse.product.classifier.teach", lambda *_: 1 / 0)
+    with teachable(classifier) as served:
+        job = learned(served, lesson({2: 5, 3: 5}))
+        assert job["state"] == "failed"
+        assert "ZeroDivisionError" in job["error"]
+        assert served.get("/classes").json()["staged"] == {"class 2": 5, "class 3": 5}
+        monkeypatch.undo()
+        served.post("/learn", headers=BEARER)
+        assert ended(served)["job"] == 2
+        assert 'dafuse_lessons_total{outcome="failed"} 1' in served.get("/metrics").text
+
+
+def test_a_server_that_ends_breaks_off_its_lesson(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    before = (tmp_path / "model" / "model.json").read_bytes()
+    held = Held(classifier, monkeypatch)
+    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    with client(app) as served:
+        for name, contents in lesson({2: 5, 3: 5}).items():
+            served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+        served.post("/learn", headers=BEARER)
+    lessons = app.state.service.lessons
+    job = lessons.job
+    assert not lessons.stop(0)  # it waits in a step; the server did not wait for it
+    held.go_on.set()
+    wait_for(lambda: lessons.stop(0))
+    assert job.state == "failed"
+    assert "stopped" in job.error
+    assert (tmp_path / "model" / "model.json").read_bytes() == before
+
+
+def test_large_pictures_are_staged_smaller() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (4000, 3000), "navy").save(file, "JPEG")
+    staging = Staging(5)
+    uploads = [Upload("large", file.getvalue(), 12_000_000), Upload("small", grey(5), 64)]
+    staging.add("class", uploads, known=[])
+    large, small = staging.take()["class"]
+    assert small.shape == (8, 8, 3)
+    assert math.prod(large.shape[:2]) == pytest.approx(KEPT_PIXELS, rel=0.01)
+    assert large.shape[1] / large.shape[0] == pytest.approx(4 / 3, rel=0.01)
+    assert abs(large.astype(int) - [0, 0, 128]).max() <= 2
+
+
+def test_no_picture_is_ever_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the form's parser, nor by Pillow, nor by a lesson: nothing but the model's files."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp"):
+        monkeypatch.setattr(tempfile, name, None)  # what would be called to spool to the disk
+    rng = np.random.default_rng(0)
+    noise = [png(rng.integers(0, 256, (900, 900, 3), dtype=np.uint8)) for _ in range(4)]
+    assert len(noise[0]) > 2 * 2**20  # what Starlette would spool
+    with teachable(create(tmp_path / "model")) as served:
+        assert learned(served, {"a": noise[:2], "b": noise[2:]})["state"] == "done"
+        assert served.post("/predict", files=files(*noise)).status_code == 200
+    assert not list(scratch.iterdir())
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} == {".json", ".safetensors", ""}
+    assert [path.name for path in written if not path.suffix] == [".lock"]
+    assert sum(path.stat().st_size for path in written) < len(noise[0]) / 2
+    for path in written:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
