@@ -27,7 +27,7 @@ from dafuse.product.version import FORMAT, Parent, Version, from_json, require_f
 from dafuse.progress import Progress
 
 Arrays = dict[str, np.ndarray]
-Loaded = TypeVar("Loaded")
+Made = TypeVar("Made")
 OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
 
 
@@ -78,13 +78,13 @@ class ModelFolder:
             remove_leftovers(self.path)
             yield
 
-    def read(self, load: Callable[[Version], Loaded]) -> Loaded:
-        """Load something of the version that counts, without waiting for whoever changes it."""
+    def read(self, make: Callable[[Version], Made]) -> Made:
+        """Make something of the version that counts, without waiting for whoever changes it."""
         self.require()
         while True:
             head = self.head()
             try:
-                return load(self.version(head))
+                return make(self.version(head))
             except DafuseError:
                 if self.head() == head:  # else it was replaced, and perhaps removed, meanwhile
                     raise

@@ -24,7 +24,7 @@ TENSORS = {  # how a tensor's name begins -> what it is
 
 
 @dataclass(frozen=True)
-class Tensor:
+class KeptTensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -39,7 +39,7 @@ class Entry:
     file: str
     bytes: int
     what: str
-    tensors: list[Tensor]
+    tensors: list[KeptTensor]
     of_class: ClassRecord | None = None
 
 
@@ -131,9 +131,9 @@ def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[
     return roles, classes
 
 
-def _tensors(folder: ModelFolder, file: Path) -> list[Tensor]:
+def _tensors(folder: ModelFolder, file: Path) -> list[KeptTensor]:
     return [
-        Tensor(name, array.shape, str(array.dtype), array.nbytes, _what(name))
+        KeptTensor(name, array.shape, str(array.dtype), array.nbytes, _what(name))
         for name, array in sorted(folder.arrays(file.stem).items())
     ]
 
