@@ -4,6 +4,7 @@ import argparse
 import os
 import secrets
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dafuse.commands.network import add_network_options
@@ -48,10 +49,9 @@ def main(arguments: list[str]) -> None:
         ws="none",
         timeout_graceful_shutdown=LINGER,
     )
-    try:
+    with suppress(KeyboardInterrupt):  # which uvicorn raises once it has stopped
         uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:
-        print("stopped", flush=True)
+    print("stopped", flush=True)
     lessons = app.state.service.lessons
     if lessons is not None and not lessons.stop(0):
         # A step of it takes longer than anybody waits, and Python would crash on tearing down what
