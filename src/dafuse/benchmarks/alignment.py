@@ -35,7 +35,7 @@ class Sizes:
 
 SIZES = {
     "gpu": Sizes(200, 768, 30, 240),
-    "cpu": Sizes(200, 768, 30, 240, rounds=3),
+    "cpu": Sizes(200, 768, 30, 240, rounds=2),  # each takes minutes
     "quick": Sizes(6, 48, 4, 32, 20),
 }
 
