@@ -4,6 +4,7 @@ Eager float32; images go through torchvision's transforms of Pillow images in wo
 layer has an adapter of linear modules; each batch is a step, after which the loss is read.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ from dafuse.methods.contract import Loss
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.vit.adapter import Adapter, Tensors
 
-WORKERS = 8  # of a data loader, as published code has it
+WORKERS = min(8, os.cpu_count() or 1)  # published code has 8; more than cores would slow it
 Branch = Callable[[int, Tensor], Tensor | None]  # layer, residual stream -> beside its MLP
 
 
