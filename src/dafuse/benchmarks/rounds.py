@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from dafuse.engine.devices import wait_for
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar
 
@@ -141,10 +142,10 @@ def compared(
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
     """How long it takes until the device has done it."""
-    _wait(device)
+    wait_for(device)
     start = time.perf_counter()
     work()
-    _wait(device)
+    wait_for(device)
     return time.perf_counter() - start
 
 
@@ -152,8 +153,3 @@ def reason(error: Exception) -> str:
     """One line that says why something failed."""
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, DafuseError) else f"{type(error).__name__}: {text}"
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

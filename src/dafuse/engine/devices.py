@@ -36,3 +36,9 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     return f"{device.type} ({torch.get_num_threads()} threads)"
+
+
+def wait_for(device: torch.device) -> None:
+    """Until it has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -16,6 +16,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.devices import wait_for
 from dafuse.engine.recorded import RecordedStep
 from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
@@ -148,11 +149,11 @@ class Trainer:
 
     @contextmanager
     def phase(self, name: str, images: int = 0, steps: int = 0) -> Iterator[Bar]:
-        self._wait_for_device()
+        wait_for(self.device)
         start = time.perf_counter()
         with self.progress.bar(name, steps) as bar:
             yield bar
-        self._wait_for_device()
+        wait_for(self.device)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         if images:
             self.images[name] = self.images.get(name, 0) + images
@@ -189,10 +190,6 @@ class Trainer:
                 f"step {step + 1}; try a smaller lr. What was finished before it is saved."
             )
         return float(values.mean())
-
-    def _wait_for_device(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 @lru_cache(maxsize=1)  # runs that share a network share the copy, and what is compiled for it

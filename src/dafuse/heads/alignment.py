@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from dafuse.heads.cosine import SCALE
 from dafuse.heads.gaussians import Sampler
+from dafuse.heads.linear import softmax_error
 from dafuse.progress import Bar
 
 Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # rows [C, E], features [N, D], labels [N]
@@ -30,8 +31,7 @@ def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tens
     units_ND = F.normalize(feats_ND, dim=1)
     lengths_C1 = rows_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
     directions_CD = rows_CD / lengths_C1
-    error_NC = torch.softmax(SCALE * units_ND @ directions_CD.T, dim=1)
-    error_NC.scatter_add_(1, labels_N[:, None], error_NC.new_full((len(labels_N), 1), -1.0))
+    error_NC = softmax_error(SCALE * units_ND @ directions_CD.T, labels_N)
     toward_CD = (SCALE / len(labels_N)) * error_NC.T @ units_ND
     along_C1 = (toward_CD * directions_CD).sum(1, keepdim=True)
     return (toward_CD - along_C1 * directions_CD) / lengths_C1

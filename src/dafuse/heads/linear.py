@@ -43,6 +43,11 @@ def grown_rows(start_CE: Tensor, old_KF: Tensor) -> Tensor:
 
 def linear_gradient(rows_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
     """Gradient of the mean cross-entropy of this head with respect to its rows."""
-    error_NC = torch.softmax(linear_logits(feats_ND, rows_CE), dim=1)
-    error_NC.scatter_add_(1, labels_N[:, None], error_NC.new_full((len(labels_N), 1), -1.0))
+    error_NC = softmax_error(linear_logits(feats_ND, rows_CE), labels_N)
     return error_NC.T @ F.pad(feats_ND, (0, 1), value=1.0) / len(labels_N)
+
+
+def softmax_error(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+    """Probabilities less the one-hot labels: the gradient of each cross-entropy at its logits."""
+    error_NC = torch.softmax(logits_NC, dim=1)
+    return error_NC.scatter_add_(1, labels_N[:, None], error_NC.new_full((len(labels_N), 1), -1.0))
