@@ -162,7 +162,7 @@ def test_command_writes_everything_and_says_so(tmp_path):
     make_run(tmp_path / "runs" / "b", done=0)
     out = tmp_path / "deep" / "out"
     told = report([str(tmp_path / "runs")], out=str(out))
-    names = ["report.html", "table.csv", "table.md", "table.tex"]
+    names = ["accuracy.png", "report.html", "table.csv", "table.md", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == names
     assert all(str(out / name) in told for name in names)
     assert "left out" in told

@@ -111,6 +111,14 @@ def test_name_has_only_the_options_that_differ(tmp_path):
     assert names(tmp_path) == ["daf (rule=dynamic)", "daf (rule=last)", "simplecil"]
 
 
+def test_what_most_runs_share_goes_without_saying(tmp_path):
+    make_run(tmp_path / "1", increment=10)
+    make_run(tmp_path / "2", method="aper", increment=20)
+    assert names(tmp_path) == ["daf (increment=10)", "aper (increment=20)"]
+    make_run(tmp_path / "3", method="tuna", increment=10)
+    assert names(tmp_path) == ["daf", "aper (increment=20)", "tuna"]
+
+
 def test_data_and_backbone_are_named_when_they_differ(tmp_path):
     make_run(tmp_path / "1")
     assert names(tmp_path) == ["daf"]

@@ -59,14 +59,29 @@ def test_numbers_equal_hand_computed_ones(tmp_path):
     assert row["Keeps images"] == "no"
 
 
-def test_training_speed_is_of_the_tasks_that_train(tmp_path):
-    """As of APER, which trains in its first task only."""
-    folder = make_run(tmp_path / "run", tasks=2)
+def test_training_speed_is_of_the_later_tasks_that_train(tmp_path):
+    def train_in(*numbers):
+        def by_hand(content):
+            for number, task in enumerate(content["tasks"], 1):
+                kind = "train" if number in numbers else "statistics"
+                task |= {"seconds": {kind: 4.0, "align": 1.0}, "images": {kind: 100}}
+
+        return by_hand
+
+    folder = make_run(tmp_path / "run", tasks=3)
+    speeds = []
+    for numbers in ((1, 3), (1,)):  # the second as APER does
+        rewrite(folder, "results.json", train_in(*numbers))
+        (row,) = tables.make_table(find_runs([tmp_path])).rows
+        speeds.append(row.cells["train_speed"].mean)
+    assert speeds == pytest.approx([20, math.nan], nan_ok=True)
+
+
+def test_training_speed_of_a_single_task_is_its_own(tmp_path):
+    folder = make_run(tmp_path / "run", tasks=1)
 
     def by_hand(content):
-        trains, measures_only = content["tasks"]
-        trains |= {"seconds": {"train": 4.0, "statistics": 1.0}, "images": {"train": 100}}
-        measures_only |= {"seconds": {"statistics": 50.0}, "images": {"statistics": 100}}
+        content["tasks"][0] |= {"seconds": {"train": 4.0, "align": 1.0}, "images": {"train": 100}}
 
     rewrite(folder, "results.json", by_hand)
     (row,) = tables.make_table(find_runs([tmp_path])).rows

@@ -10,10 +10,11 @@ VIT_B = "vit_base_patch16_224.augreg_in21k"  # the paper's network, whose weight
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="dafuse report", description="Write a page and tables (md, csv, tex) about runs."
+        prog="dafuse report",
+        description="Write a page, tables (md, csv, tex) and pictures about runs.",
     )
     parser.add_argument("runs", nargs="+", help="run folders, or folders that contain some")
-    parser.add_argument("--out", default="report", help="folder for the page and the tables")
+    parser.add_argument("--out", default="report", help="folder for what is written")
     parser.add_argument(
         "--ledger",
         metavar="FILE",

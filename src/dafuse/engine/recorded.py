@@ -52,7 +52,9 @@ class RecordedStep:
         images_B3SS, labels_B = images_B3SS.clone(), labels_B.clone()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):  # other threads may go on predicting
                 loss = self._step(images_B3SS, labels_B)
         except RuntimeError as error:
             self._recordable = False

@@ -75,7 +75,7 @@ class Trainer:
     ) -> None:
         images = task.train if images is None else images
         epochs, size = schedule.epochs, schedule.batch_size
-        recorded = self.compiled is not None and self.device.type == "cuda"
+        recorded = self.device.type == "cuda"
         optimiser = _optimiser(groups, schedule, self.device if recorded else None)
 
         def step(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The command `dafuse report`: run folders in, a page and tables out."""
+"""The command `dafuse report`: run folders in, a page, tables and pictures out."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.report import measurements, paired, tables
+from dafuse.report.efficiency import efficiency_png, efficiency_points
+from dafuse.report.figures import curve_png
 from dafuse.report.ledger import ledger
 from dafuse.report.page import page
 from dafuse.report.runs import RunResult, find_runs
@@ -13,7 +15,7 @@ from dafuse.report.setting import Recipe
 
 
 def report(paths: list[str], out: str = "report") -> str:
-    """Write a page and tables about runs; gives the lines to tell the user.
+    """Write a page, tables and pictures about runs; gives the lines to tell the user.
 
     Args:
         paths: Run folders, or folders that contain some at any depth.
@@ -39,7 +41,12 @@ def report(paths: list[str], out: str = "report") -> str:
         written["approximations.md"] = measured
     for name, content in written.items():
         write_atomically(folder / name, content)
-    lines += [f"wrote {folder / name}" for name in written]
+    curve_png(runs, folder / "accuracy.png")
+    pictures = ["accuracy.png"]
+    if efficiency_points(runs):
+        efficiency_png(runs, folder / "efficiency.png")
+        pictures.append("efficiency.png")
+    lines += [f"wrote {folder / name}" for name in (*written, *pictures)]
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Accuracy against speed, after Figure 1 of the DAF paper (arXiv 2601.21341).
 
 A point is a row of the table that has the numbers: average accuracy, images per second in training
-(to the right) and in prediction (the colour). What trains nothing has no speed of training; it
-stands at the right edge with a mark of its own.
+(to the right) and in prediction (the colour). What trains nothing, or in its first task alone, has
+no speed of training; it stands at the right edge with a mark of its own.
 """
 
 import math
@@ -28,7 +28,7 @@ LONGEST_NAME = 32
 class Point(NamedTuple):
     name: str
     accuracy: float
-    training: float  # images per second; NaN if nothing is trained
+    training: float  # images per second; NaN if nothing is trained after the first task
     inference: float  # images per second
 
     @property
@@ -59,7 +59,7 @@ def efficiency_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> N
 
 def caption(runs: list[RunResult]) -> str:
     """How to read the figure, and where the speeds were measured: they compare on one machine."""
-    edge = "What trains nothing stands at the right edge (▶). "
+    edge = "What trains nothing after its first task stands at the right edge (▶). "
     devices = sorted({str(run.provenance.get("device", "an unknown device")) for run in runs})
     return (
         "The higher, the more accurate; the further right, the faster in training; the lighter, "
@@ -84,7 +84,8 @@ def efficiency_points(runs: Iterable[RunResult]) -> list[Point]:
 
 
 def _told(point: Point) -> str:
-    training = f"{human_number(point.training)} images/s" if point.trained else "nothing"
+    speed = f"{human_number(point.training)} images/s"
+    training = speed if point.trained else "nothing after its first task"
     return (
         f"{point.name} has {point.accuracy:.1f} %, trains {training}, "
         f"predicts {human_number(point.inference)} images/s"

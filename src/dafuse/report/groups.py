@@ -80,7 +80,8 @@ def _name(
 ) -> str:
     """The method's name, and those settings in which it differs from what it is compared with.
 
-    What is at its default goes without saying.
+    What is at its default goes without saying, and so does what most of the runs share beside
+    method, data and backbone.
     """
     differences = []
     for key, value in options.items():
@@ -93,6 +94,9 @@ def _name(
         if key == "method.name" or all(other.get(key) == value for other in peers):
             continue
         if key in defaults and defaults[key] == value:
+            continue
+        agreeing = sum(other.get(key) == value for other in everything)
+        if section not in ("method", "data", "backbone") and agreeing > len(everything) / 2:
             continue
         if key in ("data.name", "backbone"):
             differences.append(str(value))

@@ -13,8 +13,8 @@ NAN = float("nan")
 
 def measures(run: RunResult) -> dict[str, float]:
     """Every number of the table for one run, by column."""
-    training = [task for task in run.tasks if task.get("images", {}).get("train")]
-    training = training[1:] or training  # the first pays for compiling, once
+    later = run.tasks[1:] or run.tasks  # the first task pays for compiling, once
+    training = [task for task in later if task.get("images", {}).get("train")]
     last = run.tasks[-1]
     kept = last.get("kept_bytes")
     declared = run.results.get("method", {})
@@ -73,7 +73,8 @@ COLUMNS = {
     "train_speed": Column(
         "Training images/s",
         "images in training steps per second of learning (all phases but evaluation): the median "
-        "of the tasks that train, without the first, which pays for compiling, if there are others",
+        "of the tasks that train, without the first, which pays for compiling, unless it is the "
+        "only task",
         human_number,
     ),
     "inference_speed": Column(
