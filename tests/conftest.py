@@ -1,6 +1,7 @@
 """Shared by the tests: a small world that learns in a second, and where real weights may lie."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,25 @@ setattr(owner, path[-1], counted)
 from dafuse.cli import main
 main(sys.argv[4:])
 """
+
+# what dafuse depends on beside numpy and Pillow; extras, too, but for onnxruntime and the server's
+HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "jsonargparse", "rich", "yaml"]
+HEAVY += ["matplotlib", "onnx", "onnxscript", "sklearn", "scipy"]
+
+
+def dafuse_without(*modules: str) -> list[str]:
+    """The command dafuse where these cannot be imported."""
+    code = f"""
+import sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {modules}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Nothing())
+from dafuse.cli import main
+main(sys.argv[1:])
+"""
+    return [sys.executable, "-c", code]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import onnx
 import pytest
 import torch
 
-from conftest import clean_environment
+from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
@@ -23,19 +23,6 @@ from dafuse.product.runtime import ExportedModel, centre_square
 from photographs import photographs, write_photographs
 
 MODEL = Path(__file__).parent / "data" / "model-v1"
-# dafuse where nothing it depends on can be imported but numpy, Pillow and onnxruntime
-BARE = """
-import sys
-HIDDEN = {"torch", "torchvision", "timm", "lightning_fabric", "safetensors", "jsonargparse", "rich"}
-HIDDEN |= {"yaml", "matplotlib", "onnx", "onnxscript", "sklearn", "scipy"}
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in HIDDEN:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Nothing())
-from dafuse.cli import main
-main(sys.argv[1:])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +33,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bare(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BARE, *map(str, arguments)]
+    """Dafuse where only numpy, Pillow and onnxruntime can be imported."""
+    command = [*dafuse_without(*HEAVY, "safetensors"), *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, env=clean_environment(), check=False
     )

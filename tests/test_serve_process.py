@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conftest import clean_environment
+from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
 from product_models import create, pictures
 from served import files, png, wait_for
@@ -26,14 +26,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "dafuse", "serve", *map(str, arguments)]
-
-
 @contextmanager
-def process(*arguments: str | Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def process(
+    *arguments: str | Path, bare: bool = False, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """``bare``: where torch, among others, cannot be imported."""
+    dafuse = dafuse_without(*HEAVY) if bare else [sys.executable, "-m", "dafuse"]
     run = subprocess.Popen(
-        command("--port", "0", "--device", "cpu", *arguments),
+        [*dafuse, "serve", "--port", "0", "--device", "cpu", *map(str, arguments)],
         env=clean_environment(**environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,10 +116,30 @@ def test_the_token_can_come_from_the_environment(model: Path) -> None:
     assert "token" not in out  # whoever gave it knows it
 
 
+def test_an_exported_file_is_served_without_torch(model: Path, tmp_path: Path) -> None:
+    images, _ = pictures({0: 1, 1: 1}, seed=3)
+    sent = files(*map(png, images))
+    main(["export", str(model), str(tmp_path / "model.onnx")])
+    found = []
+    for served, bare in ((model, False), (tmp_path / "model.onnx", True)):
+        with process(served, bare=bare) as run:
+            url = address(run)
+            found.append(httpx.post(f"{url}/predict", files=sent).json()["predictions"])
+            known = httpx.get(f"{url}/classes").json()
+            assert (len(known["classes"]), known["teaching"]) == (2, False)
+            stopped(run)
+    for own, exported in zip(*found, strict=True):
+        assert exported["name"] == own["name"]
+        assert exported["probability"] == pytest.approx(own["probability"], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nowhere"], "there is no model nowhere"),
+        (["nowhere.onnx"], "there is no file nowhere.onnx"),
+        (["nowhere.onnx", "--allow-learn"], "learns no more"),
+        (["nowhere.onnx", "--device", "cuda"], "runs on the cpu"),
         ([".", "--allow-learn"], "is no model and not empty"),
         (["{model}", "--host", "0.0.0.0"], "give a token"),
         (["{model}", "--host", "::", "--allow-learn"], "give a token"),

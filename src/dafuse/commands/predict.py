@@ -10,15 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.commands.network import add_network_options
+from dafuse.commands.network import add_network_options, open_model
 from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
-    from dafuse.product.classifier import Classifier
     from dafuse.product.prediction import Prediction
-    from dafuse.product.runtime import ExportedModel
 
     Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
 
@@ -56,19 +54,6 @@ def main(arguments: list[str]) -> None:
     show(_noting_unreadable(answers, unreadable))
     if unreadable:
         sys.exit(1)
-
-
-def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
-    """Torch is imported only for a model's folder."""
-    if not options.model.lower().endswith(".onnx") or Path(options.model).is_dir():
-        from dafuse.product.classifier import Classifier
-
-        return Classifier.open(options.model, weights=options.weights, device=options.device)
-    if options.weights or options.device not in ("auto", "cpu"):
-        raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
-    from dafuse.product.runtime import ExportedModel
-
-    return ExportedModel(options.model)
 
 
 def find_images(given: list[str]) -> list[Path]:

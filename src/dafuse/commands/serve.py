@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dafuse.commands.network import add_network_options
+from dafuse.commands.network import add_network_options, is_exported, open_model
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.vit.weights import COMPACT
@@ -22,11 +22,7 @@ LINGER = 1  # seconds that requests may take to end after Ctrl-C
 
 def main(arguments: list[str]) -> None:
     options = _parse(arguments)
-    folder = ModelFolder(options.model)
-    if not options.allow_learn:
-        folder.require()
-    elif not folder.exists():
-        folder.require_claimable()
+    _require_servable(options)
     try:
         import uvicorn
 
@@ -38,9 +34,13 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"serving needs {missing}: pip install 'dafuse[serve]'") from None
     access, limits = _access(options), _limits(options)
     listening = _listen(options.host, options.port)
-    classifier = _open(options, folder)
-    app = create_app(classifier, access, limits, classifier if options.allow_learn else None)
-    _announce(options, access, listening, classifier)
+    if is_exported(options.model):
+        predictor, taught = open_model(options), None
+    else:
+        predictor = classifier = _open(options)
+        taught = classifier if options.allow_learn else None
+    app = create_app(predictor, access, limits, taught)
+    _announce(options, access, listening, predictor.classes)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -66,7 +66,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "With --allow-learn it can be taught there, too. Pictures are held in memory only.",
     )
     parser.add_argument(
-        "model", help="the model's folder; with --allow-learn it may be yet to come"
+        "model",
+        help="the model's folder, which with --allow-learn may be yet to come; or an .onnx file "
+        "of dafuse export",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
@@ -86,6 +88,22 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--queue", type=int, help="pictures that wait to be predicted (256)")
     add_network_options(parser)
     return parser.parse_args(arguments)
+
+
+def _require_servable(options: argparse.Namespace) -> None:
+    """Before anything heavy is imported."""
+    if is_exported(options.model):
+        if options.allow_learn or options.backbone:
+            raise DafuseError(
+                f"{options.model} is an exported file, which learns no more: serve the model's "
+                "folder to teach it, or leave out --allow-learn and --backbone"
+            )
+        return
+    folder = ModelFolder(options.model)
+    if not options.allow_learn:
+        folder.require()
+    elif not folder.exists():
+        folder.require_claimable()
 
 
 def _access(options: argparse.Namespace) -> "Access":
@@ -128,11 +146,11 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _open(options: argparse.Namespace, folder: ModelFolder) -> "Classifier":
+def _open(options: argparse.Namespace) -> "Classifier":
     from dafuse.product.classifier import Classifier
 
     network = {"weights": options.weights, "device": options.device}
-    if not folder.exists():
+    if not ModelFolder(options.model).exists():
         return Classifier.create(options.model, options.backbone or COMPACT, **network)
     classifier = Classifier.open(options.model, **network)
     tag = classifier.version.backbone.tag
@@ -148,11 +166,11 @@ def _announce(
     options: argparse.Namespace,
     access: "Access",
     listening: socket.socket,
-    classifier: "Classifier",
+    classes: list[str],
 ) -> None:
     host, port = options.host, listening.getsockname()[1]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    known = f"{len(classifier.classes)} classes" if classifier.classes else "nothing learned yet"
+    known = f"{len(classes)} classes" if classes else "nothing learned yet"
     print(f"serving {options.model} ({known}) at {address}; Ctrl-C ends it", flush=True)
     if access.token is not None and not (options.token or os.environ.get("DAFUSE_TOKEN")):
         print(f"to teach it, open {address}/#token={access.token}", flush=True)
