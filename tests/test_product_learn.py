@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from dafuse.data import batches
 from dafuse.data.glyphs import glyphs
+from dafuse.data.transforms import random_crops
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
@@ -100,6 +103,23 @@ class TestLessons:
         assert classifier.version.calibration.images == 0
         with pytest.raises(DafuseError, match="holdout"):
             classifier.learn(*pictures({2: 9}), holdout=1)
+
+    def test_mirrored_images_can_be_left_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mirrored = []
+
+        def watched(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            boxes, flips = random_crops(*given)
+            mirrored.append(bool(flips.any()))
+            return boxes, flips
+
+        monkeypatch.setattr(batches, "random_crops", watched)
+        for flip in (True, False):
+            mirrored.clear()
+            create(tmp_path / str(flip)).learn(*pictures({0: 20, 1: 20}), flip=flip)
+            assert mirrored
+            assert any(mirrored) == flip
 
     def test_more_of_a_class_is_as_if_it_were_learned_at_once(self, tmp_path: Path) -> None:
         """No adapter is trained on known classes, so only their statistics differ."""

@@ -14,6 +14,7 @@ import pytest
 
 from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
+from dafuse.commands.serve import _listen
 from product_models import create, pictures
 from served import files, png, wait_for
 
@@ -131,6 +132,13 @@ def test_an_exported_file_is_served_without_torch(model: Path, tmp_path: Path) -
     for own, exported in zip(*found, strict=True):
         assert exported["name"] == own["name"]
         assert exported["probability"] == pytest.approx(own["probability"], abs=1e-3)
+
+
+def test_small_answers_are_not_held_back() -> None:
+    """By Nagle's algorithm, which costs a connection that stays open 40 ms for each answer."""
+    with _listen("127.0.0.1", 0) as listening:
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(

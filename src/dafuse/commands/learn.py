@@ -30,6 +30,11 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--epochs", type=int, help="passes over the images (20)")
     parser.add_argument("--lr", type=float, help="learning rate (0.01)")
+    parser.add_argument(
+        "--no-flip",
+        action="store_true",
+        help="do not also train on mirrored images: for letters, arrows and the like",
+    )
     add_network_options(parser)
     options = parser.parse_args(arguments)
 
@@ -41,6 +46,7 @@ def main(arguments: list[str]) -> None:
             holdout=options.holdout,
             epochs=options.epochs,
             lr=options.lr,
+            flip=not options.no_flip,
             progress=progress,
         )
     print("\n".join(report.lines()))

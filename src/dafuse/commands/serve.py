@@ -138,12 +138,15 @@ def _listen(host: str, port: int) -> socket.socket:
     """Before the network is loaded, so that a port in use is known at once."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
+        listening = socket.create_server((host, port), family=family, backlog=512)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DafuseError(
             f"cannot listen at {host}, port {port}: {reason}; choose another with --port"
         ) from None
+    # inherited by what it accepts: else answers on a connection that stays open wait 40 ms
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _open(options: argparse.Namespace) -> "Classifier":

@@ -9,7 +9,7 @@ print(pets.predict("cat.jpg")[0].name)
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from lightning_fabric import Fabric
 
 from dafuse.data.batches import Loader
+from dafuse.data.dataset import Augmentation
 from dafuse.data.images import UnreadableImage
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.engine.devices import launch
@@ -149,6 +150,7 @@ class Classifier:
         holdout: float = 0.1,
         epochs: int | None = None,
         lr: float | None = None,
+        flip: bool = True,
         progress: Progress | None = None,
     ) -> LearnReport:
         """Learn new classes, and more of known ones; a new version of the model.
@@ -159,10 +161,13 @@ class Classifier:
             holdout: share of each class of 5 images or more that is kept back, to test with
             epochs: another number of passes over the images than the model's setting
             lr: another learning rate than the model's setting
+            flip: also train on mirrored images; not good for letters, arrows and the like
             progress: how to show how far it is
         """
         progress = progress or Progress()
         dataset = lesson_images(images, labels)
+        if not flip:
+            dataset = replace(dataset, augmentation=Augmentation(flip=0.0))
         loader = Loader(dataset, self.vit.preprocessing, self._fabric.device, progress)
         options = {"epochs": epochs, "lr": lr}
         given = {name: value for name, value in options.items() if value is not None}
@@ -174,7 +179,7 @@ class Classifier:
             learned = teach(lesson, method, trainer, version)
             objects = put_state(self.folder, learned.state)
             after = next_version(version, digest, lesson, loader, learned, objects)
-            after.step.update(holdout=holdout, **given)
+            after.step.update(holdout=holdout, flip=flip, **given)
             self.folder.publish(after)
             self._model = Model(self.vit, self._fabric.device, after, learned.state)
         return learned.report
