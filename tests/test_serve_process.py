@@ -136,9 +136,12 @@ def test_an_exported_file_is_served_without_torch(model: Path, tmp_path: Path) -
 
 def test_small_answers_are_not_held_back() -> None:
     """By Nagle's algorithm, which costs a connection that stays open 40 ms for each answer."""
-    with _listen("127.0.0.1", 0) as listening:
-        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with (
+        _listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(
