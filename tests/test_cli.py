@@ -18,6 +18,7 @@ from dafuse.errors import DafuseError
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 COMMANDS = re.findall(r"^    (dafuse [^#\n]*)", README, re.MULTILINE)
 
 # what makes the README's commands quick here; what they mean stays
@@ -94,6 +95,40 @@ def test_readme_python(workplace: Path) -> None:
             [sys.executable, "-c", quick], cwd=workplace, env=clean_environment(), check=False
         )
         assert done.returncode == 0
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    """All of it in order, with one epoch and few images: what it prints begins as is shown."""
+    (drawing,) = re.findall(r"```python\n(.*?)```", TUTORIAL, re.DOTALL)
+    few = drawing.replace(
+        "train_per_class=30, test_per_class=10", "train_per_class=6, test_per_class=2"
+    )
+    assert few != drawing
+    python = [sys.executable, "-c", few]
+    subprocess.run(python, cwd=tmp_path, env=clean_environment(), check=True)
+    steps = re.findall(
+        r"((?:^    (?:dafuse|rm) .*\n)+)(?:\n```\n(\S+ \S+ \S+))?", TUTORIAL, re.MULTILINE
+    )
+    assert len(steps) >= 8
+    for commands, begins in steps:
+        printed = ""
+        for command in commands.splitlines():
+            name, *arguments = shlex.split(command)
+            if name == "rm":
+                shutil.rmtree(tmp_path / arguments[-1])
+                continue
+            if arguments[0] == "learn":
+                arguments += TEACHING.split()
+            done = dafuse(*arguments, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.strip()
+            printed += done.stdout
+        assert masked(printed).startswith(masked(begins))
+
+
+def masked(text: str) -> str:
+    """Without numbers, which depend on the machine and on how much was taught."""
+    return re.sub(r"[\d.]+", "#", text)
 
 
 def test_the_make_commands_exist() -> None:

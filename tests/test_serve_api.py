@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dafuse.data.images import UnreadableImage, read_image
+from dafuse.product.classifier import Classifier
 from dafuse.product.model import Prediction
 from dafuse.product.server import uploads
 from dafuse.product.server.access import Access
@@ -33,6 +34,9 @@ class Greys:
         self.batches: list[int] = []
         self.go_on = threading.Event()
         self.go_on.set()
+
+    def follow(self) -> None:
+        pass
 
     def answers(self, images: Sequence[bytes], top: int) -> Iterator[Prediction | UnreadableImage]:
         self.batches.append(len(images))
@@ -87,6 +91,21 @@ def test_the_answers_are_those_of_the_model(tmp_path: Path) -> None:
         names, shares = zip(*wanted.top, strict=True)
         assert [one["name"] for one in found["top"]] == list(names)
         assert [one["probability"] for one in found["top"]] == pytest.approx(list(shares), abs=1e-5)
+
+
+def test_what_another_process_teaches_is_served_at_once(tmp_path: Path) -> None:
+    taught(tmp_path / "model", {0: 6, 1: 6})
+    served_one = Classifier.open(tmp_path / "model", device="cpu")
+    other = Classifier.open(tmp_path / "model", device="cpu")
+    picture = files(png(pictures({0: 1}, seed=5)[0][0]))
+    with client(create_app(served_one)) as served:
+        other.learn(*pictures({2: 6, 3: 6}, seed=1))
+        top = served.post("/predict?top=9", files=picture).json()["predictions"][0]["top"]
+        assert len(top) == 4
+        other.undo()
+        assert served.get("/classes").json()["classes"] == ["class 0", "class 1"]
+        (tmp_path / "model" / "model.json").write_text("damaged")  # nobody is left without answer
+        assert served.post("/predict", files=picture).status_code == 200
 
 
 def test_health_classes_and_metrics(asked: httpx.Client) -> None:

@@ -9,6 +9,7 @@ print(pets.predict("cat.jpg")[0].name)
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from dafuse.product.reports import LearnReport
 from dafuse.product.state import put_state, read_state
 from dafuse.product.summary import Summary, summarise
 from dafuse.product.teachable import TeachableDAF
-from dafuse.product.version import BackboneRecord, Version, blank
+from dafuse.product.version import BackboneRecord, Parent, Version, blank
 from dafuse.progress import Progress
 from dafuse.vit.backbone import ViT
 from dafuse.vit.load import load_backbone
@@ -66,6 +67,7 @@ class Classifier:
         self._fabric = fabric
         self._start = version  # backbone and settings, which no step changes
         self._model: Model | None = None
+        self._head: Parent | None = None  # what the folder said when the model was read
         if version.number:
             self.refresh()
 
@@ -140,7 +142,15 @@ class Classifier:
             self._require_same(version)
             return Model(self.vit, self._fabric.device, version, read_state(self.folder, version))
 
+        self.folder.require()
+        self._head = self.folder.head()
         self._model = self.folder.read(load)
+
+    def follow(self) -> None:
+        """As `refresh`, if the folder says something new; what cannot be read changes nothing."""
+        with suppress(DafuseError, OSError):
+            if self.folder.exists() and self.folder.head() != self._head:
+                self.refresh()
 
     def learn(
         self,
@@ -181,6 +191,7 @@ class Classifier:
             after = next_version(version, digest, lesson, loader, learned, objects)
             after.step.update(holdout=holdout, flip=flip, **given)
             self.folder.publish(after)
+            self._head = self.folder.head()
             self._model = Model(self.vit, self._fabric.device, after, learned.state)
         return learned.report
 

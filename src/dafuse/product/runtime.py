@@ -57,6 +57,9 @@ class ExportedModel:
         """Names, in the order of the columns of `probabilities`."""
         return self.card.classes
 
+    def follow(self) -> None:
+        """Nothing to do: unlike a model's folder, the file does not learn."""
+
     def predict(
         self, images: Pictures, top: int = 1, threshold: float | None = None
     ) -> list[Prediction]:

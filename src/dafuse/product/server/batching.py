@@ -36,6 +36,9 @@ class Predictor(Protocol):
 
     def answers(self, images: Sequence[Any], top: int) -> "Iterator[Answer]": ...
 
+    def follow(self) -> None:
+        """Become what another process has made of the model meanwhile."""
+
 
 @dataclass(frozen=True)
 class _Waiting:
@@ -111,6 +114,7 @@ class Batcher:
 
     def _answers(self, batch: list[_Waiting]) -> "list[Answer | _Failed]":
         try:
+            self._predictor.follow()
             data, top = [one.picture.data for one in batch], max(one.top for one in batch)
             return list(self._predictor.answers(data, top))
         except Exception as error:

@@ -77,6 +77,7 @@ async def predict(
 )
 async def classes(here: Asking) -> schema.Classes:
     limits, lessons = here.limits, here.lessons
+    await asyncio.to_thread(here.predictor.follow)
     return schema.Classes(
         classes=here.predictor.classes,
         teaching=lessons is not None,
