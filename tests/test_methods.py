@@ -121,11 +121,25 @@ def test_learns_a_stream_and_stays_finite(name: str, options: dict[str, Any]) ->
 
 
 @every_method
-def test_one_class_per_task(name: str, options: dict[str, Any]) -> None:
+def test_one_class_per_task_is_learned_or_refused(name: str, options: dict[str, Any]) -> None:
     method, stream, trainer = make(name, options, [1] * len(COUNTS))
+    if method.least_classes > 1:
+        with pytest.raises(DafuseError, match=f"{name} learns nothing from a task of one class"):
+            method.require_learnable(stream.sizes)
+        return
+    method.require_learnable(stream.sizes)
     for task in stream:
         method.learn(task)
     assert predict(method, trainer, stream, len(COUNTS) - 1).isfinite().all()
+
+
+def test_only_a_loss_over_own_classes_alone_needs_two_of_them() -> None:
+    needs_two = {
+        name for name, options in QUICK.items() if make(name, options)[0].least_classes > 1
+    }
+    assert needs_two == {"finetune", "l2p", "dualprompt", "coda"}
+    method, _, _ = make("finetune", {**EPOCHS, "local_ce": False})
+    method.require_learnable([1, 1])
 
 
 @every_variant

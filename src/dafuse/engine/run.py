@@ -85,11 +85,12 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer.tape = open_tape(config, folder.path, trainer.device)
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
+            stream = make_stream(config, bench.loader.dataset)
+            method.require_learnable(stream.sizes)
         except DafuseError:
             folder.discard_if_empty()
             raise
 
-        stream = make_stream(config, bench.loader.dataset)
         results = _new_results(stream, bench.loader.skipped) if done is None else done.results
         matrix = AccuracyMatrix(results["correct"], results["total"])
         sources = provenance(bench.vit, bench.loader, trainer.device)

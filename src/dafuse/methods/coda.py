@@ -104,6 +104,10 @@ class CODAPrompt(Method):
         self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
         return {"components": self.pool["keys"].shape[1]}
 
+    @property
+    def least_classes(self) -> int:
+        return 2
+
     def logits(self, images_B3SS: Tensor) -> Tensor:
         return linear_logits(self._encode(images_B3SS, self.pool), self.rows_CE)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
+from dafuse.errors import DafuseError
 from dafuse.methods.options import check_choices, check_ranges
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
@@ -126,6 +127,21 @@ class Method(ABC):
     @abstractmethod
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become what `state` was taken from; its tensors are on the trainer's device."""
+
+    @property
+    def least_classes(self) -> int:
+        """How many classes a task must have for anything to be learned from it."""
+        return 1
+
+    def require_learnable(self, sizes: Sequence[int]) -> None:
+        """Refuse tasks of too few classes, before any of them is trained."""
+        few = [number for number, size in enumerate(sizes, 1) if size < self.least_classes]
+        if few:
+            raise DafuseError(
+                f"{self.name} learns nothing from a task of one class, which task {few[0]} of "
+                f"{len(sizes)} is: its loss only tells a task's own classes apart. "
+                "Choose another --increment or another method"
+            )
 
     @property
     def passes_per_prediction(self) -> int:

@@ -92,6 +92,10 @@ class DualPrompt(Method):
         self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
         return {}
 
+    @property
+    def least_classes(self) -> int:
+        return 2
+
     def logits(self, images_B3SS: Tensor) -> Tensor:
         experts_B = cosine_logits(self._query(images_B3SS), self.keys_TD).argmax(1)
         feats_BD = self._encode(images_B3SS, self.experts_TL2PD[experts_B])

@@ -71,6 +71,10 @@ class Finetune(Method):
         self.rows_CE = rows_CE.detach()
         return {}
 
+    @property
+    def least_classes(self) -> int:
+        return 2 if self.local_ce else 1
+
     def logits(self, images_B3SS: Tensor) -> Tensor:
         return linear_logits(self.trainer.encode(images_B3SS, None, self.network), self.rows_CE)
 

@@ -88,6 +88,10 @@ class L2P(Method):
         self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
         return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often few prompts do it all
 
+    @property
+    def least_classes(self) -> int:
+        return 2
+
     def logits(self, images_B3SS: Tensor) -> Tensor:
         _, chosen_Bk = self._choose(images_B3SS)
         return linear_logits(self._encode(images_B3SS, chosen_Bk), self.rows_CE)
