@@ -40,7 +40,7 @@ class Greys:
 
     def answers(self, images: Sequence[bytes], top: int) -> Iterator[Prediction | UnreadableImage]:
         self.batches.append(len(images))
-        self.go_on.wait()
+        self.go_on.wait(150)  # not for ever: a test that failed must come to its end
         for data in images:
             try:
                 level = int(read_image(data)[0, 0, 0])
@@ -351,7 +351,9 @@ def test_uploads_together_have_a_limit_of_memory(greys: Greys) -> None:
             answer = httpx.post(f"{asked.base_url}/predict", files=files(png(noise)), timeout=60)
             return answer.status_code
 
-        held = [clients.submit(ask) for _ in range(8)]  # each 97 kB of at most 8 x 102 kB
+        held = [clients.submit(ask)]  # each 97 kB of at most 8 x 102 kB
+        wait_for(lambda: greys.batches)
+        held += [clients.submit(ask) for _ in range(7)]
         wait_for(lambda: "dafuse_queued_pictures 7" in asked.get("/metrics").text)
         assert ask() == 503
         greys.go_on.set()
