@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dafuse.commands import learn
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
+from dafuse.product.version import Parent
 from dafuse.progress import Progress
-from product_models import files, pictures, taught
+from product_models import files, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
 
@@ -109,6 +113,52 @@ def test_what_nothing_leads_to_is_removed(model: Path) -> None:
     assert not [file for file in stray if file.exists()]
     needed = {digest for version in folder.history() for digest in version.objects}
     assert {file.stem for file in (model / "objects").iterdir()} == needed
+
+
+def test_a_model_without_its_model_json_is_not_begun_anew(model: Path) -> None:
+    (model / "model.json").unlink()
+    before = files(model)
+    for attempt in (
+        lambda: Classifier.open(model),
+        lambda: Classifier.create(model),
+        lambda: main_learn(model),
+    ):
+        with pytest.raises(DafuseError, match=r"model.json is missing"):
+            attempt()
+    assert files(model) == before
+
+
+def main_learn(model: Path) -> None:
+    learn.main([str(model), str(write_folders(model.parent / "photos", {5: 2, 6: 2}))])
+
+
+def test_what_a_killed_step_left_is_gone_after_the_next_even_if_that_fails(model: Path) -> None:
+    stray = model / "versions" / "0009.json"
+    stray.write_text("left by a process that was killed")
+    with pytest.raises(DafuseError):
+        Classifier.open(model, device="cpu").rename("class 0", "class 1")
+    assert not stray.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": []},
+        {"calibration": {"images": 1, "sharpness": "x", "precision": 1, "threshold": 0}},
+        {"calibration": {"images": 1, "sharpness": math.nan, "precision": 1, "threshold": 0}},
+        {"settings": {}},
+    ],
+)
+def test_a_version_that_does_not_fit_together_is_refused_by_name(
+    model: Path, change: dict[str, Any]
+) -> None:
+    folder = ModelFolder(model)
+    file = folder.version_file(folder.head().number)
+    text = json.dumps({**json.loads(file.read_text()), **change})
+    file.write_text(text)
+    folder.point_to(Parent(folder.head().number, hashlib.sha256(text.encode()).hexdigest()))
+    with pytest.raises(DafuseError, match=file.name):
+        Classifier.open(model, device="cpu").predict(pictures({0: 1})[0])
 
 
 def test_a_second_change_waits_and_says_so(model: Path) -> None:

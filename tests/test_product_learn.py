@@ -246,8 +246,16 @@ class TestLessons:
         other.learn(*pictures({2: 6, 3: 6}))
         assert other.classes == [f"class {i}" for i in range(4)]
         assert one.classes == ["class 0", "class 1"]
-        one.refresh()
+        one.follow()
         assert one.classes == other.classes
+        other.rename("class 0", "zero")
+        file = one.folder.version_file(3)
+        file.rename(file.with_suffix(".away"))
+        one.follow()  # cannot
+        assert one.classes[0] == "class 0"
+        file.with_suffix(".away").rename(file)
+        one.follow()
+        assert one.classes[0] == "zero"
         stranger = create(tmp_path / "stranger", adapter_rank=3)
         stranger.folder = one.folder
         with pytest.raises(DafuseError, match="another settings"):

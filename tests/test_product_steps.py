@@ -1,12 +1,16 @@
 """Undo, forget and rename; what info and the ledger say."""
 
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
 
 from dafuse.errors import DafuseError
+from dafuse.product import steps
 from dafuse.product.classifier import Classifier
+from dafuse.product.folder import ModelFolder
+from dafuse.progress import Progress
 from product_models import files, pictures, taught
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -78,6 +82,56 @@ def test_what_was_forgotten_can_still_be_forgotten_for_good(classifier: Classifi
         classifier.undo()
 
 
+def test_for_good_forgets_all_that_ever_had_the_name_and_are_gone(classifier: Classifier) -> None:
+    gone = classifier.version.classes[0].statistics
+    classifier.forget("class 0")
+    classifier.learn(*pictures({0: 6}, seed=8))
+    classifier.rename("class 1", "one")
+    classifier.rename("class 0", "class 1")  # a name that another class had, which is still here
+    classifier.forget("class 1", for_good=True)
+    assert "one" in classifier.classes
+    assert classifier.folder.object_file(gone).exists()  # that class was called class 0
+    classifier.forget("class 0", for_good=True)
+    assert not classifier.folder.object_file(gone).exists()
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        classifier.undo()
+
+
+def test_undo_takes_back_nothing_that_came_while_it_waited(classifier: Classifier) -> None:
+    class Meanwhile(Progress):
+        """While the lock is waited for, whoever has it finishes a step."""
+
+        def say(self, line: str) -> None:
+            classifier.folder.publish(after)
+            held.release()
+
+    head = classifier.folder.head()
+    after = classifier.version.next({"did": "rename"}, head.sha256)
+    held = _Held(classifier.folder)
+    with pytest.raises(DafuseError, match="changed meanwhile, to version 3"):
+        steps.undo(classifier.folder, Meanwhile())
+    assert classifier.folder.head().number == 3
+
+
+class _Held:
+    """Another thread that is changing a model."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self._folder, self._go_on, began = folder, Event(), Event()
+        self._thread = Thread(target=self._hold, args=(began,))
+        self._thread.start()
+        assert began.wait(10)
+
+    def release(self) -> None:
+        self._go_on.set()
+        self._thread.join()
+
+    def _hold(self, began: Event) -> None:
+        with self._folder.changing(Progress()):
+            began.set()
+            self._go_on.wait(10)
+
+
 def test_a_class_that_comes_again_is_another_class(classifier: Classifier) -> None:
     old = classifier.version.classes[3].id
     classifier.forget("class 3")
@@ -135,10 +189,26 @@ def test_the_ledger_accounts_for_every_byte(classifier: Classifier) -> None:
     assert ledger.bytes == sum(len(data) for data in files(path).values())
     assert {entry.file for entry in ledger.entries} == {*files(path), ".lock"}
     text = "\n".join(ledger.lines())
-    assert "dafuse did not write it" in text
+    assert "notes.txt  14 bytes\n  not part of the model" in text
+    assert "not looked into: notes.txt" in text
     assert "statistics of class 1, from 5 images, kept for undo" in text
     assert "?" not in text
     width = 24
     numbers = width + width * (width + 1) // 2
     assert f"class 0: {numbers:,} numbers, of 5 images with {5 * 24 * 24 * 3:,} numbers" in text
-    assert "Learned from one or two images: class 5" in text
+    assert "one or two images" in text
+    assert text.split("for undo: ")[-1].startswith("class 5.")
+
+
+def test_the_ledger_says_whose_single_images_follow_from_two_versions(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 4, 1: 4})
+    assert "one or two images" not in "\n".join(classifier.ledger().proof())
+    classifier.learn(*pictures({1: 1}, seed=3))
+    assert "for undo: class 1." in "\n".join(classifier.ledger().proof())
+    mean, more = (
+        classifier.folder.arrays(version.classes[1].statistics)["mean"].astype(np.float64)
+        for version in classifier.info().history
+    )
+    (image,), _ = pictures({1: 1}, seed=3)
+    feature = classifier.model.features([image])[0].numpy()
+    assert np.allclose(5 * more - 4 * mean, feature, atol=0.05 * np.abs(feature).max())

@@ -22,6 +22,7 @@ from dafuse.product.server.app import create_app
 from dafuse.product.server.limits import Limits
 from dafuse.product.server.staging import KEPT_PIXELS, Staging
 from dafuse.product.server.uploads import Upload
+from dafuse.progress import Progress
 from product_models import create, taught
 from served import (
     BEARER,
@@ -66,6 +67,20 @@ def test_learn_by_the_api_then_predict_then_undo(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "nothing to undo" in said(refused)
     assert Classifier.open(tmp_path / "model").classes == ["class 0", "class 1"]
+
+
+def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    other = Classifier.open(tmp_path / "model", device="cpu")
+    with teachable(classifier) as served:
+        with other.folder.changing(Progress()):
+            refused = served.post("/undo", headers=BEARER)
+        assert refused.status_code == 409
+        assert "another process is changing the model" in said(refused)
+        other.rename("class 0", "zero")
+        undone = served.post("/undo", headers=BEARER).json()
+    assert "renamed class 0 to zero" in undone["undone"]
+    assert undone["classes"] == ["class 0", "class 1"]
 
 
 def test_it_can_start_with_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def main(arguments: list[str] | None = None) -> None:
     except DafuseError as error:
         print(f"dafuse: {error}", file=sys.stderr)
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "dafuse"):
+            raise
+        print(f"dafuse: {command} needs {missing}, which is not installed", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # whoever read what is printed has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

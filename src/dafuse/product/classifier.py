@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ class Classifier:
         self._start = version  # backbone and settings, which no step changes
         self._model: Model | None = None
         self._head: Parent | None = None  # what the folder said when the model was read
+        self._reading = RLock()
         if version.number:
             self.refresh()
 
@@ -140,15 +142,22 @@ class Classifier:
 
         def load(version: Version) -> Model:
             self._require_same(version)
-            return Model(self.vit, self._fabric.device, version, read_state(self.folder, version))
+            try:
+                state = read_state(self.folder, version)
+                return Model(self.vit, self._fabric.device, version, state)
+            except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+                file = self.folder.version_file(version.number)
+                raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error
 
-        self.folder.require()
-        self._head = self.folder.head()
-        self._model = self.folder.read(load)
+        with self._reading:
+            self.folder.require()
+            head = self.folder.head()
+            self._model = self.folder.read(load)
+            self._head = head
 
     def follow(self) -> None:
         """As `refresh`, if the folder says something new; what cannot be read changes nothing."""
-        with suppress(DafuseError, OSError):
+        with self._reading, suppress(DafuseError, OSError):
             if self.folder.exists() and self.folder.head() != self._head:
                 self.refresh()
 
@@ -191,8 +200,9 @@ class Classifier:
             after = next_version(version, digest, lesson, loader, learned, objects)
             after.step.update(holdout=holdout, flip=flip, **given)
             self.folder.publish(after)
-            self._head = self.folder.head()
-            self._model = Model(self.vit, self._fabric.device, after, learned.state)
+            with self._reading:
+                self._head = self.folder.head()
+                self._model = Model(self.vit, self._fabric.device, after, learned.state)
         return learned.report
 
     def predict(
@@ -242,10 +252,11 @@ class Classifier:
         steps.rename(self.folder, old, new)
         self.refresh()
 
-    def undo(self) -> None:
-        """Go back to the version before the last step, whatever it was."""
-        steps.undo(self.folder)
+    def undo(self, progress: Progress | None = None) -> Version:
+        """Go back to the version before the last step, whatever it was; the version undone."""
+        undone, _ = steps.undo(self.folder, progress)
         self.refresh()
+        return undone
 
     def info(self) -> Summary:
         return summarise(self.folder)

@@ -51,13 +51,15 @@ class ModelFolder:
             raise DafuseError(f"{self.path} is a file, not the folder of a model")
         if self._claimable():
             raise DafuseError(f"{self.path} holds no model yet; {teach}")
+        self._require_not_lost()
         raise DafuseError(f"{self.path} is not a dafuse model: it has no model.json")
 
     def require_claimable(self) -> None:
         """Refuse to put a model where something else lies."""
         if self.path.exists() and not self.path.is_dir():
             raise DafuseError(f"{self.path} is a file; give a folder for the model")
-        if self.path.exists() and not self._claimable():
+        if self.path.exists() and not self.exists() and not self._claimable():
+            self._require_not_lost()
             raise DafuseError(
                 f"{self.path} is no model and not empty; the model's folder comes first, "
                 "then the folder of images"
@@ -76,6 +78,8 @@ class ModelFolder:
             raise DafuseError(f"{self.path} cannot be a model: {error.strerror}") from None
         with locked(self.path / ".lock", busy):
             remove_leftovers(self.path)
+            if self.exists():
+                self.remove_unreachable()  # what a step left that was killed at its very end
             yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
@@ -95,7 +99,7 @@ class ModelFolder:
         require_format(content, self.head_file)
         try:
             return Parent(int(content["version"]), str(content["sha256"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DafuseError(f"{self.head_file} is not of a dafuse model") from None
 
     def version(self, wanted: Parent) -> Version:
@@ -159,7 +163,18 @@ class ModelFolder:
         return self.path / "versions" / f"{number:04d}.json"
 
     def _claimable(self) -> bool:
-        return {path.name for path in self.path.iterdir()} <= OWN
+        return {path.name for path in self.path.iterdir()} <= OWN and not self._has_versions()
+
+    def _has_versions(self) -> bool:
+        return any(self.path.glob("versions/*.json"))
+
+    def _require_not_lost(self) -> None:
+        """Else the next lesson would begin anew, and what is there would be removed."""
+        if self._has_versions() and not self.exists():
+            raise DafuseError(
+                f"{self.head_file} is missing, which says what counts of the versions that are "
+                "there: bring it back, or delete the folder to begin anew"
+            )
 
 
 def _checked(file: Path, digest: str) -> bytes:

@@ -4,6 +4,7 @@ No torch here: what is listed is what lies in the folder, read file by file and 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import ClassRecord, Version
 
+STRANGER = "not part of the model"
 TENSORS = {  # how a tensor's name begins -> what it is
     "modules/global": "the global adapter, which predicts; one for all classes",
     "modules/mean": "the mean of the adapters trained so far, where the next one starts",
@@ -83,12 +85,30 @@ class Ledger:
             "shapes, however many images a class was learned from: there is no image in them and",
             "no vector for each image, only a mean and a covariance.",
         ]
-        if few := [record.name for record in records if record.images < 3]:
+        if few := _singled_out(records):
             lines.append(
-                f"Learned from one or two images: {', '.join(few)}. The mean of one image is its "
-                "own feature vector, and the vectors of two follow from mean and covariance."
+                f"But: learned from one or two images, or from one or two more than an older "
+                f"version that is kept for undo: {', '.join(few)}. The feature vectors of so few "
+                "images follow from means and covariances."
+            )
+        if strangers := [entry.file for entry in self.entries if entry.what == STRANGER]:
+            lines.append(
+                f"But: not part of the model, and not looked into: {', '.join(strangers)}."
             )
         return lines
+
+
+def _singled_out(records: list[ClassRecord]) -> list[str]:
+    """Classes of which a kept state, or what lies between two of them, is of one or two images."""
+    counts: dict[int, set[int]] = {}
+    for record in records:
+        counts.setdefault(record.id, {0}).add(record.images)
+    close = {
+        number
+        for number, images in counts.items()
+        if any(0 < more - fewer < 3 for fewer, more in pairwise(sorted(images)))
+    }
+    return list(dict.fromkeys(record.name for record in records if record.id in close))
 
 
 def make_ledger(folder: ModelFolder) -> Ledger:
@@ -101,7 +121,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
             name = file.relative_to(folder.path).as_posix()
             known = name in roles and file.suffix == ".safetensors"
             tensors = _tensors(folder, file) if known else []
-            what = roles.get(name, "not part of the model: dafuse did not write it")
+            what = roles.get(name, STRANGER)
             entries.append(Entry(name, file.stat().st_size, what, tensors, classes.get(name)))
         ledger = Ledger(str(folder.path), entries)
         _require_same_shapes(ledger)

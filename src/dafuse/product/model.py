@@ -1,5 +1,6 @@
 """What predicts: the frozen network, the global adapter, a row for each class. It never changes."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -34,8 +35,12 @@ class Model:
         self.adapter = adapter.to(device).eval()
         self.rows_CD = state["classifier/rows"].to(device)
         self.names = version.names
-        self.sharpness = version.calibration.sharpness
-        self.threshold = version.calibration.threshold
+        if not len(self.rows_CD) == len(self.names) == len(set(self.names)) > 0:
+            raise ValueError("there is not one row for each class")
+        self.sharpness = float(version.calibration.sharpness)
+        self.threshold = float(version.calibration.threshold)
+        if not 0 < self.sharpness < math.inf or math.isnan(self.threshold):
+            raise ValueError("the calibration is no number")
 
     @torch.inference_mode()
     def features(self, pixels: Sequence[np.ndarray]) -> Tensor:

@@ -71,10 +71,19 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
 
 
 def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version, Version]:
-    """Go back to the version before; what was undone is removed. The undone one, and this one."""
+    """Go back to the version before; what was undone is removed. The undone one, and this one.
+
+    What another process does while this one waits for it is not undone.
+    """
     folder.require()
+    seen = folder.head()
     with folder.changing(progress or Progress()):
         undone = folder.version(folder.head())
+        if folder.head() != seen:
+            raise DafuseError(
+                f"{folder.path} was changed meanwhile, to version {undone.number}: nothing was "
+                "undone; see dafuse info, and undo again if that is to go"
+            )
         if undone.parent is None:
             raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
         before = folder.version(undone.parent)
@@ -83,13 +92,16 @@ def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version
 
 
 def _ids(history: list[Version], names: list[str]) -> set[int]:
-    """The classes of these names: those of today, else those that last had the name."""
+    """The classes of these names: those of today, and those that had the name and are gone.
+
+    A class that was called so once and is still here, by another name, stays.
+    """
+    today = {record.id: record.name for record in history[-1].classes}
     ids = set()
     for name in names:
-        for version in reversed(history):
-            if name in version.names:
-                ids.add(version.classes[version.position(name)].id)
-                break
-        else:
+        ever = {record.id for one in history for record in one.classes if record.name == name}
+        found = {number for number in ever if today.get(number, name) == name}
+        if not found:
             history[-1].position(name)  # says which there are
+        ids |= found
     return ids

@@ -13,6 +13,7 @@ from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.staging import Staged, Staging
 from dafuse.product.server.timing import LessonProgress, LessonStopped
 from dafuse.product.summary import describe
+from dafuse.progress import Progress
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -33,6 +34,13 @@ class Job:
     @property
     def seconds(self) -> float:
         return (self.ended or time.monotonic()) - self.progress.began
+
+
+class _Impatient(Progress):
+    """Does not wait for another process that changes the model: a request has no time for it."""
+
+    def say(self, line: str) -> None:
+        raise Refusal(409, "another process is changing the model: try again when it is done")
 
 
 class Lessons:
@@ -71,9 +79,7 @@ class Lessons:
         """Take back the last step; which one that was."""
         self._claim()
         try:
-            undone = self.classifier.version
-            self.classifier.undo()
-            return describe(undone)
+            return describe(self.classifier.undo(_Impatient()))
         finally:
             self._changing.release()
 

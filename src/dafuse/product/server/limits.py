@@ -1,5 +1,6 @@
 """How much is too much, and how that is said: a status and one sentence."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -25,8 +26,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
-                raise DafuseError(f"the limit {field.name} must be above 0")
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise DafuseError(f"the limit {field.name} must be a number above 0")
         if self.queue < self.files:
             raise DafuseError(
                 f"a queue of {self.queue} has no place for the {self.files} files that a request "
