@@ -15,7 +15,7 @@ from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset
 from dafuse.data.preprocessing import Preprocessing
-from dafuse.data.stream import Stream
+from dafuse.data.stream import Stream, Task
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
 from dafuse.methods.contract import Method
@@ -142,6 +142,40 @@ def small_learned(
     for task in list(stream)[:tasks]:
         method.learn(task)
     return method, trainer, stream
+
+
+def loss_at_the_start(
+    method: Method, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, list[torch.Tensor]]:
+    """The loss of a task's images before its first step, and what would be trained, and is not.
+
+    The last tensor, the new rows, is moved first: at their start all classes are nearly the same.
+    """
+    trainer, asked = method.trainer, {}
+
+    def fit(task: Task, attached: Any, loss: Any, groups: Any, schedule: Any) -> None:
+        trained = [tensor for group in groups for tensor in group.parameters]
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            trained[-1].add_(torch.randn(trained[-1].shape, generator=generator))
+            ((images, labels),) = trainer.test_batches(task.train)
+            asked["loss"] = loss(images, labels).item()
+        asked["trained"] = [tensor.detach().clone() for tensor in trained]
+
+    monkeypatch.setattr(trainer, "fit", fit)
+    method.learn(task)
+    return asked["loss"], asked["trained"]
+
+
+def cross_entropy_by_hand(
+    feats: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, first: int
+) -> float:
+    """Over the classes of these rows alone, the last number of each its bias, from ``first`` on."""
+    terms = []
+    for feat, label in zip(feats.double(), labels.tolist(), strict=True):
+        scores = torch.stack([feat @ row[:-1] + row[-1] for row in rows.double()])
+        terms.append(scores.exp().sum().log() - scores[label - first])
+    return torch.stack(terms).mean().item()
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

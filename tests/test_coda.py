@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    small_dataset,
+    small_stream,
+    small_trainer,
+)
 from dafuse.errors import DafuseError
 from dafuse.methods.coda import (
     CODAPrompt,
@@ -14,6 +20,7 @@ from dafuse.methods.coda import (
     overlap,
     quarter_cosine,
 )
+from dafuse.vit.prompts import PromptPrefixes
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -112,6 +119,24 @@ def test_a_task_trains_its_own_components_beside_the_earlier_ones() -> None:
         assert not torch.equal(tensor[:, 5:], start[name])
     assert torch.equal(method.rows_CE[:2], first["classifier/rows"])
     assert len(method.rows_CE) == 4
+
+
+def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the new classes alone, under all components; the penalty is on all of them, too."""
+    method, stream = make(orthogonality=0.3, lr=0.05)
+    method.learn(stream[0])
+    pool, vit = dict(method.pool), method.trainer.vit
+    found, (*own, rows) = loss_at_the_start(method, stream[1], monkeypatch)
+    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    both = {name: torch.cat([pool[name], new], dim=1) for name, new in zip(pool, own, strict=True)}
+    with torch.no_grad():
+        prompts = composed_prompts(vit(images), both).unflatten(2, (2, -1))
+        feats = method.trainer.encode(images, PromptPrefixes().give(prompts))
+    penalty = sum(overlap(tensor).item() for tensor in both.values())
+    assert penalty > 1e-3
+    expected = cross_entropy_by_hand(feats, rows, labels, first=2) + 0.3 * penalty
+    assert len(rows) == 2
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_earlier_components_still_count() -> None:

@@ -5,9 +5,16 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    small_dataset,
+    small_stream,
+    small_trainer,
+)
 from dafuse.errors import DafuseError
 from dafuse.methods.dualprompt import DualPrompt
+from dafuse.vit.prompts import PromptPrefixes
 
 
 def make(sizes: Sequence[int] = (2, 1, 1), **options: int | float) -> tuple:
@@ -85,6 +92,22 @@ def test_the_key_moves_towards_the_queries_of_its_task() -> None:
         found[weight] = cosine[1] - cosine[0]
     assert found[0.0] == 0
     assert found[0.1] > 0.01
+
+
+def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the new classes alone, under the task's own expert, less the pull on its own key."""
+    method, stream = make(sizes=[2, 2], key_weight=0.4)
+    method.learn(stream[0])
+    found, (general, expert, key, rows) = loss_at_the_start(method, stream[1], monkeypatch)
+    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    prompts = torch.cat([general, expert[0]])[None].expand(len(images), -1, -1, -1, -1)
+    with torch.no_grad():
+        nearness = torch.cosine_similarity(method.trainer.vit(images), key).mean().item()
+        feats = method.trainer.encode(images, PromptPrefixes().give(prompts))
+    expected = cross_entropy_by_hand(feats, rows, labels, first=2) - 0.4 * nearness
+    assert len(rows) == 2
+    assert abs(nearness) > 1e-3
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_no_expert_at_all_is_refused() -> None:

@@ -1,21 +1,30 @@
 """L2P: the choice of prompts, and what its loss trains."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    small_dataset,
+    small_stream,
+    small_trainer,
+)
 from dafuse.errors import DafuseError
 from dafuse.heads.linear import normal_rows
 from dafuse.methods.l2p import L2P
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
+from dafuse.vit.prompts import PromptTokens
 
 
-def make(**options: int | float) -> tuple:
-    dataset = small_dataset([4, 4, 4])
+def make(sizes: Sequence[int] = (2, 1), **options: int | float) -> tuple:
+    dataset = small_dataset([4] * sum(sizes))
     options = {"epochs": 1, "batch_size": 8, "pool_size": 4, "prompts_per_image": 2} | options
-    return L2P(trainer=small_trainer(dataset), **options), small_stream(dataset, [2, 1])
+    return L2P(trainer=small_trainer(dataset), **options), small_stream(dataset, list(sizes))
 
 
 def test_each_image_chooses_the_keys_of_greatest_cosine() -> None:
@@ -83,6 +92,24 @@ def test_a_later_task_leaves_older_rows_alone() -> None:
     moved = (method.keys_MD != keys).any(1)
     assert moved.tolist() == [share > 0 for share in shares]  # keys that nobody chose stay
     assert sum(shares) == pytest.approx(1)
+
+
+def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the new classes alone, less the pull on the keys that were chosen."""
+    method, stream = make(sizes=[2, 2], key_weight=0.4)
+    method.learn(stream[0])
+    found, (prompts, keys, rows) = loss_at_the_start(method, stream[1], monkeypatch)
+    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    vit = method.trainer.vit
+    with torch.no_grad():
+        cosines = F.normalize(vit(images), dim=1) @ F.normalize(keys, dim=1).T
+        nearness, chosen = cosines.topk(2, dim=1)
+        own = PromptTokens(vit).give(prompts[chosen].flatten(1, 2))
+        feats = method.trainer.encode(images, own)
+    pull = 0.4 * nearness.sum(1).mean().item()
+    expected = cross_entropy_by_hand(feats, rows, labels, first=2) - pull
+    assert len(rows) == 2
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_more_prompts_for_an_image_than_there_are_is_refused() -> None:

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conftest import small_dataset, small_stream, small_trainer
+from conftest import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    small_dataset,
+    small_stream,
+    small_trainer,
+)
 from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
 from dafuse.heads.linear import linear_logits
@@ -78,6 +84,19 @@ def test_old_rows_are_not_trained_and_the_network_is_slow(monkeypatch: pytest.Mo
         assert torch.equal(method.trained_CE[: task.first], before)
     assert groups == [[(0.01, network), (1.0, 25 * size)] for size in (2, 3, 1)]
     assert method.task_of_C.tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the new classes alone, under the network as the last task left it."""
+    method, stream, trainer = make([2, 3, 1], lr=0.1)
+    method.learn(stream[0])
+    found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)
+    ((images, labels),) = trainer.test_batches(stream[1].train)
+    with torch.no_grad():
+        feats, bare = method.network(images), trainer.vit(images)
+    assert len(rows) == 3
+    assert not torch.allclose(feats, bare, atol=1e-3)
+    assert found == pytest.approx(cross_entropy_by_hand(feats, rows, labels, first=2), rel=1e-4)
 
 
 def test_alignment_starts_from_trained_rows_and_shrunk_means(
