@@ -146,6 +146,7 @@ def test_teaching_needs_the_token_and_to_be_allowed(
     ("name", "sentence"),
     [
         ("%20", "empty"),
+        ("%1B[31m", "can be shown"),
         (" a", "space"),
         ("x" * 81, "at most 80"),
         ("a%0Ab", "one line"),

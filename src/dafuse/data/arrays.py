@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dafuse.data.dataset import Dataset, ImageSet
-from dafuse.data.splits import check_class_names, check_test_classes, first_few
+from dafuse.data.names import check_class_names
+from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")

@@ -12,13 +12,8 @@ import numpy as np
 
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import IMAGE_SUFFIXES
-from dafuse.data.splits import (
-    check_class_names,
-    check_test_classes,
-    divide,
-    first_few,
-    split_per_class,
-)
+from dafuse.data.names import check_class_names
+from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
 HELD_OUT = ("test", "val", "valid")  # the first of these beside train/ holds the test images

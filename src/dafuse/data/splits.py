@@ -1,4 +1,4 @@
-"""Training and test images of a source, divided per class, and what class names may be."""
+"""Training and test images of a source, divided per class."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,17 +31,6 @@ def split_per_class(
             drawn = numpy_generator(seed, "split", name).permutation(rows)[:count]
             is_test[drawn] = True
     return is_test
-
-
-def check_class_names(names: Iterable[str], where: object) -> None:
-    """Refuse names that a case-insensitive file system (or a hurried reader) takes for one."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if (other := seen.setdefault(name.casefold(), name)) != name:
-            raise DafuseError(
-                f"the class names {other!r} and {name!r} in {where} differ only in case: "
-                "rename one of them, or give both the same name"
-            )
 
 
 def check_test_classes(train: Iterable[str], test: Iterable[str], where: object) -> None:

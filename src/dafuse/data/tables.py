@@ -6,13 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dafuse.data.dataset import Dataset
-from dafuse.data.splits import (
-    check_class_names,
-    check_test_classes,
-    divide,
-    first_few,
-    split_per_class,
-)
+from dafuse.data.names import check_class_names
+from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
 SPLIT_NAMES = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}

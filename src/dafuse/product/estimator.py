@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dafuse.data.names import composed
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
@@ -121,12 +122,15 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         coming = [] if classes is None else [_labels(classes)]
         if len({labels.dtype.kind for labels in (*known, labels_N, *coming)}) > 1:
             raise ValueError("labels must stay what they were: whole numbers, or names")
+        all_labels = np.unique(np.concatenate([*known, labels_N, *coming]))
+        if len(set(_names(all_labels))) < len(all_labels):
+            raise ValueError("some labels are the same but for how accents are encoded: use one")
         folder, classifier = self._create() if afresh else (self._folder, self.classifier_)
         classifier.learn(pictures, _names(labels_N), holdout=self.holdout)
         # what undo would need goes, so that many calls take no more room than one
         classifier.folder.publish(replace(classifier.version, parent=None))
         self._folder, self.classifier_ = folder, classifier
-        self.classes_ = np.unique(np.concatenate([*known, labels_N, *coming]))
+        self.classes_ = all_labels
         return self
 
     def _create(self) -> tuple[TemporaryDirectory[str], Classifier]:
@@ -208,4 +212,5 @@ def _labels(labels: Labels) -> np.ndarray:
 
 
 def _names(labels: np.ndarray) -> list[str]:
-    return [str(label) for label in labels.tolist()]
+    """As the model keeps them."""
+    return [composed(str(label)) for label in labels.tolist()]

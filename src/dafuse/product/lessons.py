@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dafuse.data.dataset import Dataset, ImageSet
-from dafuse.data.splits import check_class_names, split_per_class
+from dafuse.data.names import check_class_names, composed
+from dafuse.data.splits import split_per_class
 from dafuse.data.stream import Task, of_classes
 from dafuse.errors import DafuseError
 from dafuse.product.version import Version
@@ -38,13 +39,15 @@ def plan(version: Version, dataset: Dataset, holdout: float) -> Lesson:
     if not 0 <= holdout < 1:
         raise DafuseError(f"holdout must be at least 0 and below 1, not {holdout}")
     known = version.names
-    check_class_names([*known, *dataset.classes], "the model and the lesson")
-    new = [name for name in dataset.classes if name not in known]
+    as_known = {composed(name): name for name in known}  # older models keep any spelling
+    taught = [as_known.get(name, name) for name in dataset.classes]
+    check_class_names(map(composed, [*known, *taught]), "the model and the lesson")
+    new = [name for name in taught if name not in known]
     names = [*known, *new]
     labels = dataset.train.labels
     is_held_out = split_per_class(labels, dataset.classes, holdout, version.seed)
     is_held_out &= np.bincount(labels)[labels] >= HOLDS_OUT
-    images = dataset.train.relabel(np.array([names.index(name) for name in dataset.classes]))
+    images = dataset.train.relabel(np.array([names.index(name) for name in taught]))
     learned, held_out = images.take(~is_held_out), images.take(is_held_out)
     train = of_classes(learned, len(known), len(new))
     nothing = learned.take(np.zeros(0, dtype=np.int64))

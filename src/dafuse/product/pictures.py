@@ -12,7 +12,7 @@ from PIL import Image
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder
 from dafuse.data.images import UnreadableImage, read_image, to_rgb
-from dafuse.data.splits import check_class_names
+from dafuse.data.names import check_class_names, taught_name
 from dafuse.errors import DafuseError
 
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
@@ -51,17 +51,13 @@ def lesson_images(images: Pictures, labels: Sequence[str] | np.ndarray | None) -
         if not isinstance(images, str | Path):
             raise DafuseError("images need labels: a class name for each of them")
         found = folder(images, test_fraction=0.0)
-        return _dataset(found.classes, list(found.train.items), found.train.labels)
+        names = [found.classes[label] for label in found.train.labels]
+        return _lesson(list(found.train.items), names)
     given = as_list(images)
     names = [str(label) for label in labels]
     if len(given) != len(names) or not names:
         raise DafuseError(f"one label for each image is needed: {len(given)} and {len(names)}")
-    if not all(name.strip() for name in names):
-        raise DafuseError("a class name must not be empty")
-    classes = sorted(set(names))
-    check_class_names(classes, "the labels")
-    items = [_item(image, number) for number, image in enumerate(given)]
-    return _dataset(classes, items, np.array([classes.index(name) for name in names]))
+    return _lesson([_item(image, number) for number, image in enumerate(given)], names)
 
 
 def images_to_test(root: str | Path) -> Dataset:
@@ -106,6 +102,15 @@ def _item(image: Picture, number: int) -> Path | np.ndarray:
         return pixels_of(image)
     except UnreadableImage as error:
         raise DafuseError(f"image {number} cannot be read: {error}") from None
+
+
+def _lesson(items: list[Path | np.ndarray], names: list[str]) -> Dataset:
+    """Images of the classes that a model may be taught."""
+    as_kept = {name: taught_name(name) for name in sorted(set(names))}
+    classes = sorted(set(as_kept.values()))
+    check_class_names(classes, "the lesson")
+    label_of = {name: classes.index(kept) for name, kept in as_kept.items()}
+    return _dataset(classes, items, np.array([label_of[name] for name in names]))
 
 
 def _dataset(classes: list[str], items: list[Path | np.ndarray], labels: np.ndarray) -> Dataset:

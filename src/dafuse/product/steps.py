@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from dafuse.data.names import same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Version, now
@@ -55,14 +56,13 @@ def forget(
 
 def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = None) -> None:
     folder.require()
+    new = taught_name(new)
     with folder.changing(progress or Progress()):
         head = folder.head()
         version = folder.version(head)
         row = version.position(old)
         others = [name for name in version.names if name != old]
-        if not new.strip():
-            raise DafuseError("a class name must not be empty")
-        if taken := [name for name in others if name.casefold() == new.casefold()]:
+        if taken := [name for name in others if same_name(name) == same_name(new)]:
             raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
         classes = list(version.classes)
         classes[row] = replace(classes[row], name=new)

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from dafuse.data.images import UnreadableImage, read_image
-from dafuse.data.splits import check_class_names
+from dafuse.data.names import check_class_names, composed, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.server.limits import Refusal
 from dafuse.product.server.uploads import Upload
@@ -15,7 +15,6 @@ from dafuse.product.server.uploads import Upload
 # A picture is kept no larger than this: networks look at 64 to 518 pixels a side, and a thousand
 # photographs as they come from a camera would take 36 GB.
 KEPT_PIXELS = 2**19
-LONGEST_NAME = 80
 
 Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
 
@@ -33,16 +32,17 @@ class Staging:
 
     def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
         """Decode these and put them to the class, all or none; how many it has now."""
-        check_name(name)
+        name = check_name(name)
         self._require_place(len(uploads))
         pictures = [_pixels(upload) for upload in uploads]
         with self._lock:
-            check_names([*known, *self._staged, name])
+            _check_clashes([*map(composed, known), *self._staged, name])
             self._require_place(len(uploads))
             self._staged.setdefault(name, []).extend(pictures)
             return len(self._staged[name])
 
     def drop(self, name: str) -> int:
+        name = composed(name)
         with self._lock:
             if name not in self._staged:
                 raise Refusal(404, f"no pictures of {name!r} wait to be learned")
@@ -69,18 +69,15 @@ class Staging:
             )
 
 
-def check_name(name: str) -> None:
-    if not name.strip() or name != name.strip():
-        raise Refusal(422, "a class name must not be empty, nor begin or end with a space")
-    if len(name) > LONGEST_NAME or not name.isprintable() or "/" in name or "\\" in name:
-        raise Refusal(
-            422, f"a class name has at most {LONGEST_NAME} characters, on one line, without slashes"
-        )
-    if name.casefold() == "unknown":
-        raise Refusal(422, "unknown is the answer for pictures unlike every class: choose another")
+def check_name(name: str) -> str:
+    """The name as the model keeps it."""
+    try:
+        return taught_name(name)
+    except DafuseError as error:
+        raise Refusal(422, str(error)) from None
 
 
-def check_names(names: Sequence[str]) -> None:
+def _check_clashes(names: Sequence[str]) -> None:
     try:
         check_class_names(names, "the model and the lesson")
     except DafuseError as error:
