@@ -105,6 +105,32 @@ def test_predict_prints_json_and_csv(taught: Terminal) -> None:
         (file, rank) for file in files_ for rank in ("1", "2")
     ]
     assert float(rows[0]["probability"]) == pytest.approx(answers[0]["probability"], abs=1e-6)
+    assert [row["answer"] for row in rows[::2]] == [answer["name"] for answer in answers]
+
+
+def test_the_csv_says_the_answer_of_every_file(taught: Terminal) -> None:
+    Path("text.jpg").write_text("no image")
+    given = ["text.jpg", "photos/class 0/000.png"]
+    assert taught("predict", "model", *given, "--csv", "--threshold", "1e9", "--top", "2") == 1
+    header, unreadable, *rows = csv.reader(io.StringIO(taught.out))
+    assert header == ["file", "answer", "rank", "class", "probability", "unknown"]
+    assert unreadable == ["text.jpg", "unreadable", "", "", "", ""]
+    assert [row[:3] for row in rows] == [[given[1], "unknown", "1"], [given[1], "unknown", "2"]]
+    assert {row[3] for row in rows} == {"class 0", "class 1"}
+    assert taught("predict", "model", given[1], "--csv", "--no-unknown") == 0
+    (row,) = csv.DictReader(io.StringIO(taught.out))
+    assert (row["answer"], row["unknown"]) == (row["class"], "false")
+
+
+def test_predict_names_folders_and_patterns_without_images(taught: Terminal) -> None:
+    Path("empty").mkdir()
+    given = ["photos/class 0/000.png", "zzz*.jpg", "empty"]
+    assert taught("predict", "model", *given) == 1
+    assert len(taught.out.splitlines()) == 1
+    assert taught.err.splitlines() == [
+        "dafuse: there is no image in zzz*.jpg",
+        "dafuse: there is no image in empty",
+    ]
 
 
 def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal) -> None:

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="dafuse predict",
         description="Class names and probabilities of images. An image unlike every class is "
-        "answered unknown. One that cannot be read is named; the others are still answered.",
+        "answered unknown. What cannot be read or found is named; the others are still answered.",
     )
     parser.add_argument("model", help="the model's folder, or an .onnx file of dafuse export")
     parser.add_argument("images", nargs="+", help="files, folders (and all in them), patterns")
@@ -39,38 +39,48 @@ def main(arguments: list[str]) -> None:
     unknown.add_argument("--no-unknown", action="store_true", help="always name a class")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="a list of objects")
-    output.add_argument("--csv", action="store_true", help="a line for each class that is named")
+    output.add_argument(
+        "--csv",
+        action="store_true",
+        help="a line for each class that is named, with the answer: a class, unknown or unreadable",
+    )
     add_network_options(parser)
     options = parser.parse_args(arguments)
     if options.top < 1:
         raise DafuseError(f"--top must be at least 1, not {options.top}")
-    images = find_images(options.images)
+    images, missing = find_images(options.images)
 
     model = open_model(options)
     threshold = -math.inf if options.no_unknown else options.threshold
+    for text in missing:
+        print(f"dafuse: there is no image in {text}", file=sys.stderr)
     unreadable: list[Path] = []
     answers = zip(images, model.answers(images, options.top, threshold), strict=True)
     show = _show_json if options.json else _show_csv if options.csv else _show_text
     show(_noting_unreadable(answers, unreadable))
-    if unreadable:
+    if unreadable or missing:
         sys.exit(1)
 
 
-def find_images(given: list[str]) -> list[Path]:
-    """Files as they are, there or not; the images of folders; what patterns match."""
+def find_images(given: list[str]) -> tuple[list[Path], list[str]]:
+    """Files as they are, there or not; the images of folders; what patterns match.
+
+    And of what is given, the folders and patterns in which there is none.
+    """
     found: list[Path] = []
+    missing: list[str] = []
     for text in given:
         path = Path(text).expanduser()
-        if path.is_dir():
-            found += images_below(path)
-        elif not path.exists() and glob.has_magic(text):
-            matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
-            found += [each for one in matches for each in _images_at(one)]
-        else:
-            found.append(path)
+        paths = [path]
+        if not path.exists() and glob.has_magic(text):
+            paths = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        here = [image for one in paths for image in _images_at(one)]
+        found += here
+        if not here:
+            missing.append(text)
     if not found:
         raise DafuseError(f"there is no image in {', '.join(given)}")
-    return found
+    return found, missing
 
 
 def _images_at(path: Path) -> list[Path]:
@@ -114,8 +124,11 @@ def _show_json(answers: "Answers") -> None:
 
 def _show_csv(answers: "Answers") -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(["file", "rank", "class", "probability", "unknown"])
+    table.writerow(["file", "answer", "rank", "class", "probability", "unknown"])
     for path, answer in answers:
-        if not isinstance(answer, UnreadableImage):
-            for rank, (name, share) in enumerate(answer.top, start=1):
-                table.writerow([path, rank, name, f"{share:.6f}", str(answer.unknown).lower()])
+        if isinstance(answer, UnreadableImage):
+            table.writerow([path, "unreadable", "", "", "", ""])
+            continue
+        unknown = str(answer.unknown).lower()
+        for rank, (name, share) in enumerate(answer.top, start=1):
+            table.writerow([path, answer.name, rank, name, f"{share:.6f}", unknown])
