@@ -15,6 +15,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.calibration import PRIOR_SHARPNESS, calibration_error, with_held_out
 from dafuse.product.classifier import Classifier
 from dafuse.product.version import Calibration
+from dafuse.progress import Progress
 from product_models import create, pictures, taught, write_folders
 
 OLD_MODEL = Path(__file__).parent / "data" / "model-v1"
@@ -147,6 +148,47 @@ def test_evaluation_counts(tmp_path: Path, small_network: None) -> None:
     assert "of 10 images of 2 classes right" in text
     assert "calibration error" in text
     assert "class 3" in text
+
+
+def test_evaluation_knows_a_class_in_any_spelling(tmp_path: Path, small_network: None) -> None:
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    classifier.rename("class 0", "caf\u00e9")
+    root = write_folders(tmp_path / "photos", {0: 3, 1: 3})
+    (root / "class 0").rename(root / "Cafe\u0301")
+    (root / "class 1").rename(root / "CLASS 1")
+    evaluation = classifier.evaluate(root)
+    assert {(one.name, one.images) for one in evaluation.classes} == {
+        ("caf\u00e9", 3),
+        ("class 1", 3),
+    }
+    assert evaluation.untaught == []
+    assert sum(one.right for one in evaluation.classes) > 0
+
+
+def test_evaluation_takes_the_test_part_as_it_is(tmp_path: Path, small_network: None) -> None:
+    """With a class that train/ has not, and class folders without images."""
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    root = tmp_path / "photos"
+    write_folders(root / "train", {0: 4})
+    write_folders(root / "test", {0: 2, 1: 3})
+    for part in ("train", "test"):
+        (root / part / "hollow").mkdir()
+    said: list[str] = []
+
+    class Heard(Progress):
+        def say(self, line: str) -> None:
+            said.append(line)
+
+    evaluation = classifier.evaluate(root, Heard())
+    assert [(one.name, one.images) for one in evaluation.classes] == [
+        ("class 0", 2),
+        ("class 1", 3),
+    ]
+    assert evaluation.untaught == []
+    assert said == ["skipped hollow: no images in this class folder"]
+    (tmp_path / "empty" / "hollow").mkdir(parents=True)
+    with pytest.raises(DafuseError, match="no image in the class folders"):
+        classifier.evaluate(tmp_path / "empty")
 
 
 def test_a_model_of_format_1_still_answers_as_it_did() -> None:

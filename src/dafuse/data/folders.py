@@ -27,11 +27,7 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
         test_fraction: share of each class held out for testing, where there is no test/ folder.
         split_seed: which images those are.
     """
-    top = Path(root).expanduser()
-    if not top.exists():
-        raise DafuseError(f"there is no folder {top}: check the path")
-    if not top.is_dir():
-        raise DafuseError(f"{top} is a file, not a folder: give the folder of the class folders")
+    top = _existing(root)
     train, test = _train_and_test(top)
     files = _images_by_class(train)
     check_class_names(files, train)
@@ -53,6 +49,27 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
     return divide(top.resolve().name, classes, paths, labels, is_test)
 
 
+def files_to_test(root: str | Path) -> dict[str, list[Path]]:
+    """The images of each class in the test part of a folder that has one, else in all of it.
+
+    Nothing is learned from them, so classes may be without training images, or without any.
+    """
+    train, test = _train_and_test(_existing(root))
+    files = _images_by_class(train if test is None else test)
+    if not any(files.values()):
+        raise DafuseError(f"there is no image in the class folders of {test or train}")
+    return files
+
+
+def _existing(root: str | Path) -> Path:
+    top = Path(root).expanduser()
+    if not top.exists():
+        raise DafuseError(f"there is no folder {top}: check the path")
+    if not top.is_dir():
+        raise DafuseError(f"{top} is a file, not a folder: give the folder of the class folders")
+    return top
+
+
 def _train_and_test(top: Path) -> tuple[Path, Path | None]:
     """The folders of class folders: two where the root comes split, else the root itself."""
     inside = {path.name.lower(): path for path in _folders(top)}
@@ -66,7 +83,7 @@ def _train_and_test(top: Path) -> tuple[Path, Path | None]:
     if _folders(train) and not _has_images(train):
         raise DafuseError(
             f"{top} has {train.name}/ but no test/, val/ or valid/ beside it: "
-            f"add one, or give {train} to have it split by test_fraction"
+            f"add one, or give {train} itself"
         )
     return top, None
 

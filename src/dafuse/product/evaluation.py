@@ -7,6 +7,7 @@ import numpy as np
 
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
+from dafuse.data.names import same_name
 from dafuse.errors import DafuseError
 from dafuse.product.calibration import calibration_error
 from dafuse.product.model import Model
@@ -31,7 +32,7 @@ class Evaluation:
     untaught: list[Score]  # that it does not: "unknown" is the right answer
     confused: list[tuple[str, str, int]]  # true class, taken for, how often; the worst first
     calibration_error: float
-    skipped: list[str]  # files that could not be read, and why
+    skipped: list[str]  # files that could not be read, classes without images, and why
 
     @property
     def images(self) -> int:
@@ -76,17 +77,23 @@ class Evaluation:
 
 
 def evaluate(model: Model, dataset: Dataset, progress: Progress) -> Evaluation:
-    """Every image of the data set's training part."""
-    names = [dataset.classes[label] for label in dataset.train.labels]
+    """Every image of the data set's training part.
+
+    A class is the model's whose name `learn` would take for the same.
+    """
+    taught = {same_name(name): name for name in model.names}
+    classes = [taught.get(same_name(name), name) for name in dataset.classes]
+    names = [classes[label] for label in dataset.train.labels]
     images = list(dataset.train.items)
-    scores: dict[str, list[int]] = {name: [0, 0, 0] for name in dataset.classes}
+    scores: dict[str, list[int]] = {name: [0, 0, 0] for name in classes}
     confused: Counter[tuple[str, str]] = Counter()
-    confidence, correct, skipped = [], [], []
+    confidence, correct = [], []
+    unreadable: list[str] = []
     with progress.bar("evaluate", len(images)) as bar:
         for image, name, logits in zip(images, names, model.each_logits(images), strict=True):
             bar.advance()
             if isinstance(logits, UnreadableImage):
-                skipped.append(f"{image}: {logits}")
+                unreadable.append(f"{image}: {logits}")
                 continue
             found = model.prediction(logits, top=1)
             best, probability = found.top[0]
@@ -99,9 +106,12 @@ def evaluate(model: Model, dataset: Dataset, progress: Progress) -> Evaluation:
                 correct.append(best == name)
                 if best != name:
                     confused[name, best] += 1
+    empty = sorted(set(range(len(classes))) - set(dataset.train.labels.tolist()))
+    skipped = [f"{dataset.classes[label]}: no images in this class folder" for label in empty]
+    skipped += unreadable
     for line in skipped:
         progress.say(f"skipped {line}")
-    if len(skipped) == len(images):
+    if len(unreadable) == len(images):
         raise DafuseError("none of the images can be read")
     known = [Score(name, *counts) for name, counts in scores.items() if counts[0]]
     return Evaluation(

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from dafuse.data.dataset import Dataset, ImageSet
-from dafuse.data.folders import folder
+from dafuse.data.folders import files_to_test, folder
 from dafuse.data.images import UnreadableImage, read_image, to_rgb
 from dafuse.data.names import check_class_names, taught_name
 from dafuse.errors import DafuseError
@@ -61,12 +61,15 @@ def lesson_images(images: Pictures, labels: Sequence[str] | np.ndarray | None) -
 
 
 def images_to_test(root: str | Path) -> Dataset:
-    """The test part of a folder that has one, else all its images; as the training images."""
-    found = folder(root, test_fraction=0.0)
-    part = found.test if len(found.test) else found.train
-    present = np.unique(part.labels)
-    classes = [found.classes[label] for label in present]
-    return _dataset(classes, list(part.items), np.searchsorted(present, part.labels))
+    """The test part of a folder that has one, else all its images; as the training images.
+
+    Some of its classes may have no image.
+    """
+    files = files_to_test(root)
+    items: list[Path | np.ndarray] = [image for images in files.values() for image in images]
+    return _dataset(
+        list(files), items, np.repeat(range(len(files)), list(map(len, files.values())))
+    )
 
 
 def read_all(images: Sequence[Picture]) -> list[np.ndarray | UnreadableImage]:
