@@ -113,7 +113,7 @@ def test_copies_pickles_and_folders_answer_the_same(tmp_path: Path) -> None:
     expected = estimator.predict_proba(images)
     copies = [pickle.loads(pickle.dumps(estimator)), deepcopy(estimator)]
     estimator.save(tmp_path / "model")
-    with pytest.raises(DafuseError, match="not empty"):
+    with pytest.raises(DafuseError, match=r"there is a model .* already: choose another path"):
         estimator.save(tmp_path / "model")
     del estimator  # and its temporary folder
     for copy in copies:

@@ -155,6 +155,13 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("learn model empty", "no class folder in empty, it is empty"),
         ("learn model hollow", "no images in the class folder 'cat'"),
         ("learn model broken", "no readable training image: cat"),
+        ("learn model broken", "(skipped broken/cat/1.jpg: not an image that Pillow knows)"),
+        (
+            "learn model half",
+            "no test/, val/ or valid/ beside it: add one, or give half/train itself",
+        ),
+        ("learn model pair --lr 1e30", "try a smaller lr. What was learned before it is kept."),
+        ("evaluate model half", "or give half/train itself"),
         ("learn photos later", "photos is no model and not empty"),
         ("learn model photos --backbone another.tag", "made with the backbone"),
         ("learn model photos --seed 3", "made with the seed 1993"),
@@ -180,6 +187,8 @@ def test_bad_input_is_one_line_and_changes_nothing(
     Path("hollow/cat").mkdir(parents=True)
     Path("broken/cat").mkdir(parents=True)
     Path("broken/cat/1.jpg").write_text("no image")
+    Path("half/train/cat").mkdir(parents=True)
+    write_folders(Path("pair"), {3: 2, 4: 2})
     before = files(Path("model"))
     assert taught(*arguments.split()) == 2
     said = [line for line in taught.err.splitlines() if not line.startswith("skipped")]

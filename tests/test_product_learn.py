@@ -99,7 +99,7 @@ class TestLessons:
         classifier = create(tmp_path / "model")
         report = classifier.learn(*pictures({0: 9, 1: 9}), holdout=0)
         assert report.held_out_accuracy is None
-        assert "no image was held out" in "\n".join(report.lines())
+        assert "no image was held out, so how well these classes do" in "\n".join(report.lines())
         assert classifier.version.calibration.images == 0
         with pytest.raises(DafuseError, match="holdout"):
             classifier.learn(*pictures({2: 9}), holdout=1)
@@ -271,6 +271,11 @@ class TestLessons:
             ([np.zeros((8, 8, 3))], ["a"], "uint8"),
             ([np.zeros((8, 8, 4), np.uint8)], ["a"], "shape"),
             ([b"no image"], ["a"], "image 0 cannot be read"),
+            (["nope.jpg"], ["a"], r"image: a; .*nope\.jpg: there is no such file"),
+            ([np.zeros((8, 8, 3), np.uint8)] * 6, "apples", "labels must be a list"),
+            ([np.zeros((8, 8, 3), np.uint8)] * 2, ["a", None], "image 1 has no label"),
+            ([np.zeros((8, 8, 3), np.uint8)] * 2, [float("nan"), "a"], "image 0 has no label"),
+            ([np.zeros((8, 8, 3), np.uint8)], np.array([np.nan]), "image 0 has no label"),
             ("nowhere", None, "no folder nowhere"),
         ],
     )

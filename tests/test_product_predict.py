@@ -63,6 +63,8 @@ def test_what_cannot_be_predicted_is_said(tmp_path: Path, small_network: None) -
         classifier.predict([good, tmp_path / "text.jpg"])
     with pytest.raises(DafuseError, match="image 1 cannot be read"):
         classifier.probabilities([good, good.astype(float)])
+    with pytest.raises(DafuseError, match="top must be at least 1, not 0"):
+        classifier.predict(good, top=0)
     answers = list(classifier.answers([tmp_path / "text.jpg", good]))
     assert str(answers[0]) == "not an image that Pillow knows"
     assert answers[1] == classifier.predict(good)[0]

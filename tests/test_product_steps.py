@@ -145,6 +145,8 @@ def test_bad_names_change_nothing(classifier: Classifier) -> None:
     before = files(path)
     everything = classifier.classes
     for change, expected in (
+        (lambda: classifier.forget(), "name the classes"),
+        (lambda: classifier.forget(for_good=True), "name the classes"),
         (lambda: classifier.forget("class 9"), "no class is called 'class 9'"),
         (lambda: classifier.forget("class 0", "class 9", for_good=True), "'class 9'"),
         (lambda: classifier.forget(*everything), "all classes"),

@@ -54,7 +54,7 @@ class Loader:
         self.dataset = replace(
             dataset, train=self._readable(dataset.train), test=self._readable(dataset.test)
         )
-        _require_images(self.dataset)
+        _require_images(self.dataset, self.skipped)
         self._mean = 255 * torch.tensor(preprocessing.mean, device=device)[:, None, None]
         self._std = 255 * torch.tensor(preprocessing.std, device=device)[:, None, None]
 
@@ -178,13 +178,15 @@ class _Crops(TorchDataset[Tensor]):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def _require_images(dataset: Dataset) -> None:
+def _require_images(dataset: Dataset, skipped: list[str]) -> None:
     counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
     empty = [name for name, count in zip(dataset.classes, counts, strict=True) if count == 0]
     if empty:
+        others = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        why = f" (skipped {skipped[0]}{others})" if skipped else ""
         raise DafuseError(
             f"{len(empty)} class(es) have no readable training image: {', '.join(empty[:10])}; "
-            "add images or remove the class"
+            f"add images or remove the class{why}"
         )
 
 

@@ -187,7 +187,7 @@ class Trainer:
             step = int(wrong[0])
             raise DafuseError(
                 f"the loss became {values[step]} in task {task.number}, epoch {epoch + 1}, "
-                f"step {step + 1}; try a smaller lr. What was finished before it is saved."
+                f"step {step + 1}; try a smaller lr. What was learned before it is kept."
             )
         return float(values.mean())
 

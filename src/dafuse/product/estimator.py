@@ -111,6 +111,8 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Keep the model as a folder, for `dafuse predict` and `Classifier.open`."""
         check_is_fitted(self, "classifier_")
+        if ModelFolder(path).exists():
+            raise DafuseError(f"there is a model {path} already: choose another path")
         ModelFolder(path).require_claimable()
         shutil.copytree(self._folder.name, Path(path).expanduser(), dirs_exist_ok=True)
 

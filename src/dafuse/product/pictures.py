@@ -17,6 +17,7 @@ from dafuse.errors import DafuseError
 
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 Pictures = Picture | Iterable[Picture]
+MISSING = {"None", "nan", "NaT", "<NA>"}  # as numpy and pandas have them
 Found = TypeVar("Found")
 
 
@@ -54,7 +55,9 @@ def lesson_images(images: Pictures, labels: Sequence[str] | np.ndarray | None) -
         names = [found.classes[label] for label in found.train.labels]
         return _lesson(list(found.train.items), names)
     given = as_list(images)
-    names = [str(label) for label in labels]
+    if isinstance(labels, str | bytes):
+        raise DafuseError(f"labels must be a list with a class name for each image, not {labels!r}")
+    names = [_name(label, number) for number, label in enumerate(labels)]
     if len(given) != len(names) or not names:
         raise DafuseError(f"one label for each image is needed: {len(given)} and {len(names)}")
     return _lesson([_item(image, number) for number, image in enumerate(given)], names)
@@ -96,6 +99,13 @@ def require_read(
             raise DafuseError(f"{what} cannot be read: {one}")
         read.append(one)
     return read
+
+
+def _name(label: object, number: int) -> str:
+    """A label may be a number, but not one of the values that stand for none."""
+    if not isinstance(label, str) and str(label) in MISSING:
+        raise DafuseError(f"image {number} has no label: {label} stands for none")
+    return str(label)
 
 
 def _item(image: Picture, number: int) -> Path | np.ndarray:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dafuse.errors import DafuseError
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -24,6 +26,8 @@ def predicted(
     threshold: float,
     top: int = 1,
 ) -> Prediction:
+    if top < 1:
+        raise DafuseError(f"top must be at least 1, not {top}")
     best = np.argsort(-probabilities_C, kind="stable")[:top]
     named = [(names[row], float(probabilities_C[row])) for row in best]
     unknown = familiarity < threshold

@@ -74,7 +74,7 @@ class LearnReport:
                 f"{_count(held_out, 'held-out image', 'held-out images')} right"
             )
         else:
-            lines.append("  no image was held out, so how well the new classes do is not known")
+            lines.append("  no image was held out, so how well these classes do is not known")
         if self.old_before is not None and self.old_after is not None:
             lines.append(
                 f"  classes known before: {self.old_before:.1%} before, {self.old_after:.1%} now "
