@@ -165,6 +165,38 @@ def test_bad_input_is_said_and_leaves_the_model_as_it_was(
     assert len(estimator.predict(pictures({0: 2})[0])) == 2
 
 
+def test_parameters_count_when_they_are_set() -> None:
+    estimator = fitted().set_params(epochs=3, lr=0.5)
+    estimator.partial_fit(*pictures({3: 4, 4: 4}))
+    step = estimator.classifier_.version.step
+    assert (step["epochs"], step["lr"]) == (3, 0.5)
+    estimator.set_params(epochs=0)
+    with pytest.raises(DafuseError, match="epochs must be at least 1"):
+        estimator.partial_fit(*pictures({5: 4, 6: 4}))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
+def test_whole_numbers_of_any_width_are_of_one_kind(dtype: type) -> None:
+    images, _ = pictures({0: 4, 1: 4})
+    estimator = DafuseClassifier(**FEW).fit(images, np.repeat([-1, 7], 4))
+    estimator.partial_fit(*pictures({2: 3})[:1], np.array([7, 7, 200], dtype))
+    assert estimator.classes_.tolist() == [-1, 7, 200]
+    assert estimator.classes_.dtype == np.int64
+    assert estimator.classifier_.classes == ["-1", "7", "200"]
+
+
+def test_the_seed_may_be_drawn() -> None:
+    seeds = [
+        fitted({0: 2, 1: 2}, random_state=np.random.RandomState(number)).classifier_.version.seed
+        for number in (0, 0, 1)
+    ]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert fitted({0: 2, 1: 2}, random_state=np.int64(5)).classifier_.version.seed == 5
+    assert isinstance(fitted({0: 2, 1: 2}, random_state=None).classifier_.version.seed, int)
+    with pytest.raises(ValueError, match="cannot be used to seed"):
+        fitted(random_state="seven")
+
+
 def test_labels_stay_of_one_kind_and_unfitted_is_said() -> None:
     with pytest.raises(ValueError, match="labels must stay what they were"):
         fitted().partial_fit(pictures({0: 2})[0], [1, 2])

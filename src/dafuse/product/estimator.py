@@ -11,6 +11,7 @@ print(pets.score(test_paths, test_labels))
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -26,6 +27,7 @@ from dafuse.vit.weights import COMPACT
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
         check_array,
@@ -57,7 +59,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         image_shape: X is a table with a row of numbers for each image, of this shape as in numpy's
             reshape: (8, 8), (32, 32, 3)
         pixel_range: black and white in arrays that are not uint8: (0, 1), (0, 16)
-        random_state: a number; seed of everything random
+        random_state: seed of everything random, or a RandomState (None: numpy's) to draw it from
         options: other options of the method; dafuse run --method daf --help
     """
 
@@ -76,7 +78,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         holdout: float = 0.1,
         image_shape: tuple[int, ...] | None = None,
         pixel_range: tuple[float, float] | None = None,
-        random_state: int = 1993,
+        random_state: int | np.random.RandomState | None = 1993,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.backbone, self.weights, self.device = backbone, weights, device
@@ -122,13 +124,11 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         check_consistent_length(pictures, labels_N)
         known = [] if afresh else [self.classes_]
         coming = [] if classes is None else [_labels(classes)]
-        if len({labels.dtype.kind for labels in (*known, labels_N, *coming)}) > 1:
-            raise ValueError("labels must stay what they were: whole numbers, or names")
-        all_labels = np.unique(np.concatenate([*known, labels_N, *coming]))
-        if len(set(_names(all_labels))) < len(all_labels):
-            raise ValueError("some labels are the same but for how accents are encoded: use one")
+        all_labels = _all_labels([*known, labels_N, *coming])
         folder, classifier = self._create() if afresh else (self._folder, self.classifier_)
-        classifier.learn(pictures, _names(labels_N), holdout=self.holdout)
+        classifier.learn(
+            pictures, _names(labels_N), holdout=self.holdout, epochs=self.epochs, lr=self.lr
+        )
         # what undo would need goes, so that many calls take no more room than one
         classifier.folder.publish(replace(classifier.version, parent=None))
         self._folder, self.classifier_ = folder, classifier
@@ -144,10 +144,15 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
             self.backbone,
             weights=self.weights,
             device=self.device,
-            seed=self.random_state,
+            seed=self._seed(),
             **{**(self.options or {}), **given},
         )
         return folder, classifier
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _pictures(self, X: Any, afresh: bool) -> list[Picture]:
         if self.image_shape is not None:
@@ -211,6 +216,19 @@ def _labels(labels: Labels) -> np.ndarray:
     check_classification_targets(labels)
     array = np.asarray(labels)
     return array.astype(str) if array.dtype.kind == "O" else array
+
+
+def _all_labels(parts: list[np.ndarray]) -> np.ndarray:
+    """Each of them once, in order."""
+    kinds = {part.dtype.kind for part in parts}
+    if kinds == {"i", "u"}:  # numpy would make floats of both of 64 bits
+        parts = [part.astype(np.int64) for part in parts]
+    elif len(kinds) > 1:
+        raise ValueError("labels must stay what they were: whole numbers, or names")
+    labels = np.unique(np.concatenate(parts))
+    if len(set(_names(labels))) < len(labels):
+        raise ValueError("some labels are the same but for how accents are encoded: use one")
+    return labels
 
 
 def _names(labels: np.ndarray) -> list[str]:
