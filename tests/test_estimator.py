@@ -153,6 +153,8 @@ def test_rows_of_numbers_are_images_of_the_shape_that_is_said() -> None:
         (np.full((4, 8, 8, 3), np.nan), list("aabb"), "contains NaN"),
         (np.zeros((4, 8, 8, 3), np.uint8), list("aab"), "inconsistent numbers of samples"),
         (np.zeros((4, 8, 8, 3), np.uint8), None, "requires y"),
+        (np.zeros((4, 8, 8, 3), np.uint8), ["a", None, "b", "b"], "have no label"),
+        (np.zeros((4, 8, 8, 3), np.uint8), ["a", float("nan"), "b", "b"], "have no label"),
         (np.zeros((4, 8, 8, 3), np.uint8), [0.1, 0.2, 0.3, 0.4], "Unknown label type"),
     ],
 )

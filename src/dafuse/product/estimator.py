@@ -22,7 +22,7 @@ from dafuse.data.names import composed
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.pictures import Picture
+from dafuse.product.pictures import Picture, is_missing
 from dafuse.vit.weights import COMPACT
 
 try:
@@ -120,6 +120,9 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
 
     def _learn(self, X: Any, y: Labels, classes: Labels | None, afresh: bool) -> Self:
         pictures = self._pictures(X, afresh)
+        objects = isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype.kind == "O")
+        if objects and any(map(is_missing, y)):  # numpy would make names of them
+            raise ValueError("some images have no label: None or NaN stands for none")
         labels_N = _labels(validate_data(self, y=y))
         check_consistent_length(pictures, labels_N)
         known = [] if afresh else [self.classes_]

@@ -101,9 +101,13 @@ def require_read(
     return read
 
 
+def is_missing(label: object) -> bool:
+    return not isinstance(label, str) and str(label) in MISSING
+
+
 def _name(label: object, number: int) -> str:
     """A label may be a number, but not one of the values that stand for none."""
-    if not isinstance(label, str) and str(label) in MISSING:
+    if is_missing(label):
         raise DafuseError(f"image {number} has no label: {label} stands for none")
     return str(label)
 
