@@ -95,7 +95,7 @@ async def classes(here: Asking) -> schema.Classes:
     responses=refused(400, 401, 403, 408, 413, 415, 422, 503),
 )
 async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> schema.StagedCount:
-    check_name(name)
+    name = check_name(name)
     async with uploads(request, here.limits, here.memory) as pictures:
         staged = await asyncio.to_thread(
             lessons.staging.add, name, pictures, here.predictor.classes
