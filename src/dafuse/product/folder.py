@@ -58,7 +58,7 @@ class ModelFolder:
         """Refuse to put a model where something else lies."""
         if self.path.exists() and not self.path.is_dir():
             raise DafuseError(f"{self.path} is a file; give a folder for the model")
-        if self.path.exists() and not self.exists() and not self._claimable():
+        if self.path.exists() and not self._claimable():
             self._require_not_lost()
             raise DafuseError(
                 f"{self.path} is no model and not empty; the model's folder comes first, "
