@@ -145,6 +145,8 @@ class Classifier:
             try:
                 state = read_state(self.folder, version)
                 return Model(self.vit, self._fabric.device, version, state)
+            except torch.OutOfMemoryError:
+                raise
             except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
                 file = self.folder.version_file(version.number)
                 raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error
