@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 from hypothesis import settings
+from torch import nn
 
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
@@ -86,17 +87,22 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dafuse.product.classifier.load_backbone", load)
 
 
-def small_vit(seed: int = 0) -> ViT:
-    torch.manual_seed(seed)
-    model = timm.create_model(
+def small_timm(depth: int = 3, **arguments: Any) -> nn.Module:
+    return timm.create_model(
         "vit_tiny_patch16_224",
         img_size=32,
         patch_size=8,
         embed_dim=24,
-        depth=3,
+        depth=depth,
         num_heads=3,
         num_classes=0,
+        **arguments,
     )
+
+
+def small_vit(seed: int = 0) -> ViT:
+    torch.manual_seed(seed)
+    model = small_timm()
     for parameter in model.parameters():  # far from the near-identity of a new network
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)

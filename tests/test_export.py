@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import timm
 import torch
 from onnxruntime import InferenceSession
 from timm.layers.mlp import SwiGLU
 
-from conftest import PREPROCESSING
+from conftest import PREPROCESSING, small_timm
 from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.card import read_card
@@ -123,16 +122,7 @@ def test_pt2_gives_the_models_probabilities(classifier: Classifier, tmp_path: Pa
 
 
 def another_vit(**arguments: Any) -> ViT:
-    model = timm.create_model(
-        "vit_tiny_patch16_224",
-        img_size=32,
-        patch_size=8,
-        embed_dim=24,
-        depth=2,
-        num_heads=3,
-        num_classes=0,
-        **arguments,
-    )
+    model = small_timm(depth=2, **arguments)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return ViT(model, PREPROCESSING, "another")

@@ -1,15 +1,9 @@
 """`dafuse learn MODEL FOLDER`: make a model, or teach it more."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from dafuse.commands.network import add_network_options
-from dafuse.errors import DafuseError
-from dafuse.product.folder import ModelFolder
+from dafuse.commands.network import add_network_options, open_or_create
 from dafuse.vit.weights import COMPACT
-
-if TYPE_CHECKING:
-    from dafuse.product.classifier import Classifier
 
 
 def main(arguments: list[str]) -> None:
@@ -39,9 +33,11 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     from dafuse.engine.display import TerminalProgress
+    from dafuse.product.pictures import lesson_images
 
     with TerminalProgress() as progress:
-        report = _open(options).learn(
+        lesson_images(options.folder, None)  # what is wrong with the folder is said first
+        report = open_or_create(options).learn(
             options.folder,
             holdout=options.holdout,
             epochs=options.epochs,
@@ -50,28 +46,3 @@ def main(arguments: list[str]) -> None:
             progress=progress,
         )
     print("\n".join(report.lines()))
-
-
-def _open(options: argparse.Namespace) -> "Classifier":
-    """The model, or a new one where there is none. What is wrong with the folder is said first."""
-    from dafuse.product.classifier import Classifier
-    from dafuse.product.pictures import lesson_images
-
-    lesson_images(options.folder, None)
-    if not ModelFolder(options.model).exists():
-        return Classifier.create(
-            options.model,
-            options.backbone or COMPACT,
-            weights=options.weights,
-            device=options.device,
-            seed=1993 if options.seed is None else options.seed,
-        )
-    classifier = Classifier.open(options.model, weights=options.weights, device=options.device)
-    made_with = {"backbone": classifier.version.backbone.tag, "seed": classifier.version.seed}
-    for name, value in made_with.items():
-        if getattr(options, name) not in (None, value):
-            raise DafuseError(
-                f"{options.model} was made with the {name} {value}, which cannot be changed: "
-                f"leave out --{name}, or make another model"
-            )
-    return classifier

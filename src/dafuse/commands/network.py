@@ -37,3 +37,24 @@ def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
     from dafuse.product.runtime import ExportedModel
 
     return ExportedModel(options.model)
+
+
+def open_or_create(options: argparse.Namespace) -> "Classifier":
+    """The model in the folder, or a new one where there is none."""
+    from dafuse.product.classifier import Classifier
+    from dafuse.product.folder import ModelFolder
+
+    network = {"weights": options.weights, "device": options.device}
+    given = {name: getattr(options, name, None) for name in ("backbone", "seed")}
+    if not ModelFolder(options.model).exists():
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return Classifier.create(options.model, **network, **chosen)
+    classifier = Classifier.open(options.model, **network)
+    made_with = {"backbone": classifier.version.backbone.tag, "seed": classifier.version.seed}
+    for name, value in made_with.items():
+        if given[name] not in (None, value):
+            raise DafuseError(
+                f"{options.model} was made with the {name} {value}, which cannot be changed: "
+                f"leave out --{name}, or make another model"
+            )
+    return classifier

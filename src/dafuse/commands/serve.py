@@ -7,13 +7,17 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dafuse.commands.network import add_network_options, is_exported, open_model
+from dafuse.commands.network import (
+    add_network_options,
+    is_exported,
+    open_model,
+    open_or_create,
+)
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
-    from dafuse.product.classifier import Classifier
     from dafuse.product.server.access import Access
     from dafuse.product.server.limits import Limits
 
@@ -37,7 +41,7 @@ def main(arguments: list[str]) -> None:
     if is_exported(options.model):
         predictor, taught = open_model(options), None
     else:
-        predictor = classifier = _open(options)
+        predictor = classifier = open_or_create(options)
         taught = classifier if options.allow_learn else None
     app = create_app(predictor, access, limits, taught)
     _announce(options, access, listening, predictor.classes)
@@ -147,22 +151,6 @@ def _listen(host: str, port: int) -> socket.socket:
     # inherited by what it accepts: else answers on a connection that stays open wait 40 ms
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
-
-
-def _open(options: argparse.Namespace) -> "Classifier":
-    from dafuse.product.classifier import Classifier
-
-    network = {"weights": options.weights, "device": options.device}
-    if not ModelFolder(options.model).exists():
-        return Classifier.create(options.model, options.backbone or COMPACT, **network)
-    classifier = Classifier.open(options.model, **network)
-    tag = classifier.version.backbone.tag
-    if options.backbone not in (None, tag):
-        raise DafuseError(
-            f"{options.model} was made with the backbone {tag}, which cannot be changed: "
-            "leave out --backbone, or serve another model"
-        )
-    return classifier
 
 
 def _announce(

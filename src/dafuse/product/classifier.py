@@ -246,8 +246,6 @@ class Classifier:
 
     def forget(self, *names: str, for_good: bool = False) -> steps.Forgotten:
         """Remove classes and their statistics; for good, also from what `undo` can bring back."""
-        if not names:
-            raise DafuseError("name the classes to forget")
         forgotten = steps.forget(self.folder, list(names), for_good)
         self.refresh()
         return forgotten

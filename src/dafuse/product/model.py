@@ -12,7 +12,7 @@ from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.packing import unpacked
-from dafuse.product.pictures import Picture, read_all
+from dafuse.product.pictures import Picture, in_parts
 from dafuse.product.prediction import Prediction, predicted
 from dafuse.product.state import State
 from dafuse.product.unknown import familiarity
@@ -61,12 +61,7 @@ class Model:
 
     def each_logits(self, images: Sequence[Picture]) -> Iterator[Tensor | UnreadableImage]:
         """Logits [C] of each image on the CPU, or why it could not be read, as they come."""
-        for start in range(0, len(images), AT_ONCE):
-            read = read_all(images[start : start + AT_ONCE])
-            pixels = [one for one in read if isinstance(one, np.ndarray)]
-            rows = iter(self.logits(self.features(pixels)).cpu() if pixels else ())
-            for one in read:
-                yield one if isinstance(one, UnreadableImage) else next(rows)
+        return in_parts(images, AT_ONCE, lambda pixels: self.logits(self.features(pixels)).cpu())
 
     def prediction(
         self, logits_C: Tensor, top: int = 1, threshold: float | None = None

@@ -1,7 +1,7 @@
 """Images as people have them (paths, Pillow images, arrays, bytes of files), to pixels."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -86,6 +86,20 @@ def read_all(images: Sequence[Picture]) -> list[np.ndarray | UnreadableImage]:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(attempt, images))
+
+
+def in_parts(
+    images: Sequence[Picture],
+    at_once: int,
+    compute: Callable[[list[np.ndarray]], Iterable[Found]],
+) -> Iterator[Found | UnreadableImage]:
+    """What is computed of each image, or why it has no pixels; so many are decoded together."""
+    for start in range(0, len(images), at_once):
+        read = read_all(images[start : start + at_once])
+        pixels = [one for one in read if isinstance(one, np.ndarray)]
+        found = iter(compute(pixels) if pixels else ())
+        for one in read:
+            yield one if isinstance(one, UnreadableImage) else next(found)
 
 
 def require_read(

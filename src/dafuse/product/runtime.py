@@ -17,7 +17,7 @@ from dafuse.data.images import UnreadableImage
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.product.card import INPUT, OUTPUTS, read_card
-from dafuse.product.pictures import Picture, Pictures, as_list, read_all, require_read
+from dafuse.product.pictures import Picture, Pictures, as_list, in_parts, require_read
 from dafuse.product.prediction import Prediction, predicted
 
 AT_ONCE = 32  # images decoded and predicted together
@@ -85,12 +85,7 @@ class ExportedModel:
                 yield predicted(self.classes, *scores, threshold, top)
 
     def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
-        for start in range(0, len(images), AT_ONCE):
-            read = read_all(images[start : start + AT_ONCE])
-            pixels = [one for one in read if isinstance(one, np.ndarray)]
-            scores = iter(self._run(pixels) if pixels else ())
-            for one in read:
-                yield one if isinstance(one, UnreadableImage) else next(scores)
+        return in_parts(images, AT_ONCE, self._run)
 
     def _run(self, images: Sequence[np.ndarray]) -> list[Scores]:
         pixels_N3SS = np.stack([centre_square(image, self.card.preprocessing) for image in images])

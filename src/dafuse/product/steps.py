@@ -25,6 +25,8 @@ def forget(
     The adapter and the other classes' rows stay as they were learned beside them.
     """
     folder.require()
+    if not names:
+        raise DafuseError("name the classes to forget")
     names = list(dict.fromkeys(names))
     with folder.changing(progress or Progress()):
         head = folder.head()
@@ -78,12 +80,13 @@ def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version
     folder.require()
     seen = folder.head()
     with folder.changing(progress or Progress()):
-        undone = folder.version(folder.head())
-        if folder.head() != seen:
+        head = folder.head()
+        if head != seen:
             raise DafuseError(
-                f"{folder.path} was changed meanwhile, to version {undone.number}: nothing was "
+                f"{folder.path} was changed meanwhile, to version {head.number}: nothing was "
                 "undone; see dafuse info, and undo again if that is to go"
             )
+        undone = folder.version(head)
         if undone.parent is None:
             raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
         before = folder.version(undone.parent)
