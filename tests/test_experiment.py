@@ -8,6 +8,8 @@ import pytest
 
 from conftest import small_dataset
 from dafuse.commands.experiment import main
+from dafuse.commands.run import parse
+from dafuse.engine.run import run
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, Experiment
@@ -23,6 +25,7 @@ TINY = Experiment("a test", ({"name": "daf", "alpha": 1.0}, {"name": "daf", "alp
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Small data, and a folder to be in."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # so that the terminal breaks no line
     dataset = small_dataset([3] * 4)
     splits = {"train": dataset.train, "test": dataset.test}
     contents: dict[str, Any] = {f"{k}_images": part.items for k, part in splits.items()}
@@ -50,7 +53,7 @@ def test_a_dry_run_lists_and_computes_nothing(
 ) -> None:
     main(["tiny", "--dry-run", *world])
     told = capsys.readouterr().out
-    assert "replays daf-alpha-1.0-seed1993" in told
+    assert "replays daf-arrays-seed1993" in told
     assert "2 runs, about 0 s to go and 2 runs of whose kind none is finished yet" in told
     assert not Path("runs").exists()
 
@@ -66,12 +69,36 @@ def test_trains_once_replays_reports_and_reuses(
     told = capsys.readouterr().out
     assert "alpha=2.0" in told
     assert "missing" not in told
-    assert "alpha=2.0" in Path("runs/experiments/tiny/report.html").read_text()
+    assert "alpha=2.0" in Path("runs/tiny.html").read_text()
     main(["tiny", "--seeds", "1", "2", *world])
     assert len(fitted) == 4
     assert "is finished; nothing to compute" in capsys.readouterr().err
     main(["tiny", "--seeds", "1", "2", "3", "--dry-run", *world])
     assert "finished" in capsys.readouterr().out
+
+
+def test_experiments_share_runs_and_records(
+    world: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same runs under other names, and others that train the same way, by a command before."""
+    main(["tiny", *world])
+    first = set(Path("runs").glob("daf-*"))
+    again = Experiment("a test", (*TINY.runs, {"name": "daf", "gamma": 0.1}))
+    monkeypatch.setitem(EXPERIMENTS, "again", again)
+    monkeypatch.setattr(Trainer, "fit", None)  # nothing is trained any more
+    main(["again", *world])
+    assert "missing" not in capsys.readouterr().out
+    (new,) = set(Path("runs").glob("daf-*")) - first
+    assert not (new / "record").exists()
+
+
+def test_a_finished_run_without_a_record_is_reused_but_not_replayed(world: list[str]) -> None:
+    one = parse([*world[:6], "--method.alpha", "1.0", *QUICK])
+    run(one)
+    common = {key: one.method[key] for key in ("epochs", "batch_size", "align_epochs")}
+    planned = plan(TINY, parse(world[:6]), [1993], Path("runs"), common)
+    assert [each.state() for each in planned] == ["finished", "to do"]
+    assert planned[1].config.record
 
 
 def test_a_failed_run_does_not_take_the_others_down(
@@ -95,14 +122,13 @@ def test_a_failed_run_does_not_take_the_others_down(
 
 
 def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) -> None:
-    from dafuse.commands.run import parse
-
     planned = plan(TINY, parse(world[:6]), [1], Path("out"), {"epochs": 1})
     assert planned[0].config.record
-    assert planned[1].config.replay == "out/daf-alpha-1.0-seed1"
+    recorder = planned[0].folder
+    assert planned[1].config.replay == str(recorder)
     assert planned[1].ready().replay is None
     assert planned[1].ready().record
-    Path("out/daf-alpha-1.0-seed1/record").mkdir(parents=True)
+    (recorder / "record").mkdir(parents=True)
     assert planned[1].ready() == planned[1].config
 
 

@@ -26,8 +26,6 @@ from dafuse.vit.adapter import Adapter
 TINY = Experiment("a test", ({"name": "daf"},), measures=True)
 TRAINED = ["--method.epochs=2", "--method.batch_size=8", "--method.lr=0.1"]
 MEASURED = ["--measure-probes=1", "--measure-coordinates=1"]
-RUN = Path("runs/experiments/tiny/daf-seed1993")
-FILE = RUN / "approximations.json"
 
 
 @pytest.fixture
@@ -49,15 +47,15 @@ def test_the_numbers_are_those_of_the_record(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["tiny", "--dry-run", *world])
-    assert "measures daf-seed1993" in capsys.readouterr().out
+    assert "measures daf-arrays-seed1993" in capsys.readouterr().out
     main(["tiny", *world])
     told = capsys.readouterr().out
     assert "missing" not in told
     assert "Fisher for Hessian (exact)" in told
-    found = read_json(FILE)
+    found = read_json(_run() / "approximations.json")
     assert found["planned"] == [task["task"] for task in found["tasks"]] == [1, 2]
     for task in found["tasks"]:
-        record = load_file(RUN / "record" / f"per_sample-{task['task'] + 1:04d}.safetensors")
+        record = load_file(_run() / "record" / f"per_sample-{task['task'] + 1:04d}.safetensors")
         for name, values in task["sampled"]["fisher"].items():  # all images: the recorded Fisher
             everything = record[f"fisher.{name}"].flatten().tolist()
             assert all(any(abs(v - e) <= 1e-5 * e for e in everything) for v in values), name
@@ -71,16 +69,22 @@ def test_the_numbers_are_those_of_the_record(
     assert found["tasks"][1]["path"]["true"][-1] == pytest.approx(_loss_at_the_end(), rel=1e-5)
 
 
+def _run() -> Path:
+    """The folder of the only run."""
+    (folder,) = Path("runs").glob("daf-*")
+    return folder
+
+
 def _loss_at_the_end() -> float:
     """Of the last task's images, under its own head and the global adapter of the checkpoint."""
     config = parse(["--data", "small.npz", "--increment", "2", "--device", "cpu"])
     bench = prepare(config)
-    (checkpoint,) = (RUN / "checkpoints").glob("*.safetensors")
+    (checkpoint,) = (_run() / "checkpoints").glob("*.safetensors")
     state = load_file(checkpoint)
     prefix = "modules/global."
     tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     adapter = Adapter(bench.vit.depth, bench.vit.width).set(tensors).eval()
-    head = load_file(RUN / "record" / "training-0003.safetensors")["head"]
+    head = load_file(_run() / "record" / "training-0003.safetensors")["head"]
     task = make_stream(config, bench.loader.dataset)[2]
     ((images, labels),) = bench.loader.test_batches(task.train, 100)
     with torch.no_grad():
@@ -106,18 +110,18 @@ def test_goes_on_where_it_stopped_and_is_reused(
     told = capsys.readouterr().out
     assert "missing: measurement, seed 1993" in told
     assert "Missing: 1 of 2 tasks" in told
-    assert "Missing: 1 of 2 tasks" in Path("runs/experiments/tiny/report.html").read_text()
+    assert "Missing: 1 of 2 tasks" in Path("runs/tiny.html").read_text()
     main(["tiny", "--dry-run", *world])
     assert "1 of 2 tasks" in capsys.readouterr().out
     monkeypatch.setattr(experiment, "show_results", lambda *a, **k: None)  # drawing takes a while
-    first = read_json(FILE)["tasks"]
+    first = read_json(_run() / "approximations.json")["tasks"]
     main(["tiny", *world])
     main(["tiny", *world])  # finished: nothing to do
     assert measured == [1, 2, 2]
-    assert read_json(FILE)["tasks"][:1] == first
+    assert read_json(_run() / "approximations.json")["tasks"][:1] == first
     main(["tiny", "--measure-tasks=1", *world])  # another measurement
     assert measured == [1, 2, 2, 2]
-    assert read_json(FILE)["planned"] == [2]
+    assert read_json(_run() / "approximations.json")["planned"] == [2]
 
 
 def test_a_run_without_a_record_cannot_be_measured(

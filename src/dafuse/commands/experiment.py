@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
     base = parse(rest)
     from dafuse.experiments.plan import measurements, plan
 
-    out = Path(options.out or Path("runs") / "experiments" / options.name)
+    out = Path(options.out)
     planned = plan(experiment, base, options.seeds or experiment.seeds, out, common)
     measured = measurements(experiment, planned, measure)
     if options.dry_run:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         failed = make_all(steps, progress)
     done = [run.folder for run in planned if run.found() is not None]
     if done:
-        show_results(done, page=out / "report.html")
+        show_results(done, page=out / f"{options.name}.html")
     missing = [f"{step.label}, seed {step.config.seed}" for step in steps if not step.finished()]
     if missing:
         print(f"missing: {'; '.join(missing)}")
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", help=f"one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--seeds", type=int, nargs="+", help="class orders; its own if left out")
-    parser.add_argument("--out", help="folder for the runs; runs/experiments/NAME if left out")
+    parser.add_argument("--out", default="runs", help="folder of all runs; runs/ if left out")
     parser.add_argument("--dry-run", action="store_true", help="list the runs, compute nothing")
     measured = parser.add_argument_group("what is measured, of an experiment that measures")
     for field in fields(MeasureOptions):

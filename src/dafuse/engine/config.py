@@ -63,11 +63,12 @@ class RunConfig:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
 
     def folder(self) -> Path:
-        if self.out is not None:
-            return Path(self.out)
+        return Path("runs") / self.name() if self.out is None else Path(self.out)
+
+    def name(self) -> str:
+        """Another one for each configuration."""
         data = Path(self.data["name"]).name
-        name = f"{self.method['name']}-{data}-seed{self.seed}-{self.hash()[:8]}"
-        return Path("runs") / name
+        return f"{self.method['name']}-{data}-seed{self.seed}-{self.hash()[:8]}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -50,7 +50,7 @@ class Measurement:
         return "finished" if done == planned else f"{done} of {planned} tasks"
 
     def how(self) -> str:
-        return f"measures {self.folder.name}"
+        return f"measures {_record_of(self.config).parent.name}"
 
     def seconds_to_go(self) -> float | None:
         found = _begun(self.folder, self.options)
@@ -66,7 +66,8 @@ class Measurement:
 def measure(config: RunConfig, options: MeasureOptions, progress: Progress, bench: Bench) -> Path:
     """Measure what is not measured yet of the recorded run of this configuration; the file."""
     stream = make_stream(config, bench.loader.dataset)
-    _require_record(config.folder(), len(stream))
+    record = _record_of(config)
+    _require_record(record, len(stream))
     with RunFolder(config.folder()).open(asdict(config), config.hash()) as folder:
         path = folder.path / FILE
         fabric = launch(config.device, "fp32", config.deterministic)
@@ -80,7 +81,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
             "provenance": origin,
             "tasks": [],
         }
-        trainer.tape = Tape(folder.path / "record", None, trainer.device)
+        trainer.tape = Tape(record, None, trainer.device)
         done = {task["task"] for task in found["tasks"]}
         left = [index for index in found["planned"] if index not in done]
         for task, method in _replayed(config, trainer, stream, left):
@@ -105,17 +106,18 @@ def _begun(folder: Path, options: MeasureOptions) -> dict[str, Any] | None:
     return found if found is not None and found["options"] == asdict(options) else None
 
 
-def _require_record(folder: Path, tasks: int) -> None:
-    missing = [t for t in range(1, tasks + 1) if not _recorded(folder, t)]
-    if missing:
-        raise DafuseError(
-            f"{folder} has no record of task {missing[0]} to measure at: "
-            "it must be a finished run with --record"
-        )
+def _record_of(config: RunConfig) -> Path:
+    """The run's own, or the one that it replayed."""
+    return (Path(config.replay) if config.replay else config.folder()) / "record"
 
 
-def _recorded(folder: Path, number: int) -> bool:
-    return (folder / "record" / f"training-{number:04d}.safetensors").is_file()
+def _require_record(record: Path, tasks: int) -> None:
+    for number in range(1, tasks + 1):
+        if not (record / f"training-{number:04d}.safetensors").is_file():
+            raise DafuseError(
+                f"{record.parent} has no record of task {number} to measure at: "
+                "it must be a finished run with --record"
+            )
 
 
 def _replayed(

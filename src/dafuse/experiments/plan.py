@@ -12,6 +12,7 @@ from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import Experiment, MeasureOptions, Options
 from dafuse.experiments.measurement import Measurement
+from dafuse.files import read_json
 from dafuse.methods.registry import find_method, with_defaults
 from dafuse.progress import Progress
 from dafuse.report.runs import NoResultsYet, RunResult, load_run
@@ -62,7 +63,7 @@ class Planned:
 def plan(
     experiment: Experiment, base: RunConfig, seeds: Sequence[int], out: Path, common: Options
 ) -> list[Planned]:
-    """Every run of the experiment. Of those that train the same way the first records, for all.
+    """Every run of the experiment. Of those that train the same way one records, for all.
 
     ``common`` are options for each method that has them, such as fewer epochs.
     """
@@ -72,21 +73,40 @@ def plan(
             f"no method of this experiment has the option {', '.join(sorted(unused))}"
         )
     planned: list[Planned] = []
-    recorders: dict[str, Path] = {}
+    recorders = dict(_finished_records(out))
     for seed, options in ((seed, options) for seed in seeds for options in experiment.runs):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
-        label = _label(options)
-        folder = out / f"{label}-seed{seed}"
-        config = resolved(replace(base, method=own, seed=seed, out=str(folder)))
+        config = resolved(replace(base, method=own, seed=seed))
+        folder = out / config.name()
+        config = replace(config, out=str(folder))
         if find_method(own["name"]).after_training:
-            key = json.dumps(training_part(config), sort_keys=True)
-            if key in recorders:
-                config = replace(config, replay=str(recorders[key]))
-            else:
-                recorders[key] = folder
-                config = replace(config, record=True)
-        planned.append(Planned(label, config))
+            training = _training(config)
+            if not _finished(folder) or (folder / "record").is_dir():
+                recorders.setdefault(training, folder)
+            recorder = recorders.get(training, folder)
+            other = None if recorder == folder else str(recorder)
+            config = replace(config, replay=other, record=other is None)
+        planned.append(Planned(_label(options), config))
     return planned
+
+
+def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
+    """What training each finished run in this folder recorded, and where."""
+    for record in sorted(out.glob("*/record")):
+        run = record.parent
+        if _finished(run):
+            yield _training(RunConfig(**read_json(run / "config.json")["config"])), run
+
+
+def _finished(folder: Path) -> bool:
+    try:
+        return not load_run(folder).mark
+    except DafuseError:  # no results yet, or none that can be read
+        return False
+
+
+def _training(config: RunConfig) -> str:
+    return json.dumps(training_part(config), sort_keys=True)
 
 
 def measurements(
