@@ -155,10 +155,23 @@ def test_recipes_never_run_are_listed_where_asked(tmp_path, capsys):
     assert len(rows(file.read_text())) == 1
 
 
+def test_speeds_are_left_out_where_asked(tmp_path):
+    make_run(tmp_path / "runs" / "a")
+    file, out = tmp_path / "ledger.md", ["--out", str(tmp_path / "out")]
+    main([str(tmp_path / "runs"), "--ledger", str(file), *out])
+    (whole,) = rows(file.read_text())
+    main([str(tmp_path / "runs"), "--ledger", str(file), "--no-speeds", "--with-recipes", *out])
+    bare = rows(file.read_text())[0]
+    speeds = {"Training images/s", "Inference images/s"}
+    assert bare == {key: value for key, value in whole.items() if key not in speeds}
+    assert speeds < whole.keys()
+
+
 def test_wrong_requests_are_told(tmp_path):
     make_run(tmp_path / "run")
     out = ["--out", str(tmp_path / "out")]
-    with pytest.raises(DafuseError, match="say --ledger FILE too"):
-        main([str(tmp_path / "run"), "--with-recipes", *out])
+    for about_a_ledger in ("--with-recipes", "--no-speeds"):
+        with pytest.raises(DafuseError, match="say --ledger FILE"):
+            main([str(tmp_path / "run"), about_a_ledger, *out])
     with pytest.raises(DafuseError, match="cannot write"):
         main([str(tmp_path / "run"), "--ledger", str(tmp_path / "no" / "where.md"), *out])

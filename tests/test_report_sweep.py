@@ -2,9 +2,11 @@
 
 import pytest
 
+from dafuse.errors import DafuseError
+from dafuse.report.command import report
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs
-from dafuse.report.sweep import sweep, swept_option
+from dafuse.report.sweep import sweep, sweep_png, swept_option
 from run_folders import make_run
 
 
@@ -30,6 +32,8 @@ def test_the_varied_option_is_drawn_in_order_of_its_values(tmp_path):
     for name in ("Plasticity", "Average", "Final", "Stability"):
         assert name in drawn
     assert "Over alpha" in page(runs)
+    report([str(tmp_path)], str(tmp_path / "out"))
+    assert (tmp_path / "out" / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -45,4 +49,6 @@ def test_nothing_else_is_taken_for_it(tmp_path, methods):
     runs = runs_with(tmp_path, *methods)
     assert swept_option(runs) == ""
     assert sweep(runs) == ""
+    with pytest.raises(DafuseError, match="differ in one option"):
+        sweep_png(runs, tmp_path / "sweep.png")
     assert "Over alpha" not in page(runs)

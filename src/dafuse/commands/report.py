@@ -26,9 +26,14 @@ def main(arguments: list[str]) -> None:
         action="store_true",
         help="in the ledger, also name every ViT-B/16 recipe that none of the runs is of",
     )
+    parser.add_argument(
+        "--no-speeds",
+        action="store_true",
+        help="in the ledger, leave speeds out: of runs that shared their device with others",
+    )
     options = parser.parse_args(arguments)
-    if options.with_recipes and not options.ledger:
-        raise DafuseError("--with-recipes adds rows to the ledger: say --ledger FILE too")
+    if (options.with_recipes or options.no_speeds) and not options.ledger:
+        raise DafuseError("--with-recipes and --no-speeds are about a ledger: say --ledger FILE")
     print(report(options.runs, options.out))
     if options.ledger:
         from dafuse.commands.run import RECIPES, expected, read_recipe
@@ -37,4 +42,5 @@ def main(arguments: list[str]) -> None:
         paths = sorted(RECIPES.glob("*.yaml"))
         recipes = [Recipe(path.stem, read_recipe(path.stem), expected(path)) for path in paths]
         listed = [r for r in recipes if options.with_recipes and r.setting("backbone") == VIT_B]
-        print(write_ledger(options.runs, options.ledger, recipes, listed))
+        speeds = not options.no_speeds
+        print(write_ledger(options.runs, options.ledger, recipes, listed, speeds))

@@ -12,6 +12,7 @@ from dafuse.report.ledger import ledger
 from dafuse.report.page import page
 from dafuse.report.runs import RunResult, find_runs
 from dafuse.report.setting import Recipe
+from dafuse.report.sweep import sweep_png, swept_option
 
 
 def report(paths: list[str], out: str = "report") -> str:
@@ -46,15 +47,22 @@ def report(paths: list[str], out: str = "report") -> str:
     if efficiency_points(runs):
         efficiency_png(runs, folder / "efficiency.png")
         pictures.append("efficiency.png")
+    if swept_option(runs):
+        sweep_png(runs, folder / "sweep.png")
+        pictures.append("sweep.png")
     lines += [f"wrote {folder / name}" for name in (*written, *pictures)]
     return "\n".join(lines)
 
 
 def write_ledger(
-    paths: list[str], file: str, recipes: Sequence[Recipe] = (), listed: Sequence[Recipe] = ()
+    paths: list[str],
+    file: str,
+    recipes: Sequence[Recipe] = (),
+    listed: Sequence[Recipe] = (),
+    speeds: bool = True,
 ) -> str:
     """Write the ledger of these runs; gives the line to tell the user."""
-    write_atomically(file, ledger(find_runs(paths), recipes, listed))
+    write_atomically(file, ledger(find_runs(paths), recipes, listed, speeds))
     return f"wrote {file}"
 
 

@@ -17,6 +17,7 @@ NUMBERS = (
     *("average", "final", "average_per_task", "final_per_task", "stability", "plasticity"),
     *("train_speed", "inference_speed", "kept_bytes", "passes"),
 )
+SPEEDS = ("train_speed", "inference_speed")
 VERSIONS = ("dafuse", "torch", "timm")
 SHOWN_HASH = 8
 ORIGIN = ("Config", "Weights", "Data fingerprint", "Device", "Date", "Versions")
@@ -29,30 +30,34 @@ source gives for this very setting.
 
 
 def ledger(
-    runs: Sequence[RunResult], recipes: Sequence[Recipe] = (), listed: Sequence[Recipe] = ()
+    runs: Sequence[RunResult],
+    recipes: Sequence[Recipe] = (),
+    listed: Sequence[Recipe] = (),
+    speeds: bool = True,
 ) -> str:
     """As Markdown. Of the ``listed`` recipes those that no run is of get a row marked "not run"."""
     views = [view for run in runs for view in run.views()]
-    rows = [_run_row(view, recipes) for view in views]
+    numbers = [key for key in NUMBERS if speeds or key not in SPEEDS]
+    rows = [_run_row(view, recipes, numbers) for view in views]
     commands = [command_of(view) for view in views]
     for recipe in listed:
         if not any(recipe.is_of(run) for run in runs):
-            rows.append(_recipe_row(recipe))
+            rows.append(_recipe_row(recipe, numbers))
             commands.append(f"dafuse run {recipe.name}")
     numbered = [[str(number), *row] for number, row in enumerate(rows, 1)]
-    table = markdown_rows(["#", *_header()], numbered)
+    table = markdown_rows(["#", *_header(numbers)], numbered)
     lines = "".join(f"{number}. `{command}`\n" for number, command in enumerate(commands, 1))
     return f"{PURPOSE}\n{table}\n## Commands\n\n{lines}"
 
 
-def _header() -> list[str]:
-    numbers = [COLUMNS[key].title for key in NUMBERS]
+def _header(numbers: Sequence[str]) -> list[str]:
+    titles = [COLUMNS[key].title for key in numbers]
     asked = ["Method", "Data", "Backbone", "Increment", "Seed", "Status"]
-    return [*asked, *numbers, "Expected", "Source", *ORIGIN]
+    return [*asked, *titles, "Expected", "Source", *ORIGIN]
 
 
-def _run_row(run: RunResult, recipes: Sequence[Recipe]) -> list[str]:
-    numbers, origin = measures(run), run.provenance
+def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) -> list[str]:
+    found, origin = measures(run), run.provenance
     way = f" [{run.prediction}]" if run.prediction else ""
     versions = origin.get("versions", {})
     matching = [r for r in recipes if not run.mark and r.expected and r.is_of(run)]
@@ -64,7 +69,7 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe]) -> list[str]:
         str(setting(run, "increment")),
         str(run.seed),
         f"unfinished: {run.mark}" if run.mark else "finished",
-        *(show(Cell(numbers[key], float("nan")), COLUMNS[key]) for key in NUMBERS),
+        *(show(Cell(found[key], float("nan")), COLUMNS[key]) for key in numbers),
         *_told(expected),
         run.hash[:SHOWN_HASH] or UNKNOWN,
         origin.get("weights", {}).get("sha256", "")[:SHOWN_HASH] or UNKNOWN,
@@ -75,14 +80,14 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe]) -> list[str]:
     ]
 
 
-def _recipe_row(recipe: Recipe) -> list[str]:
+def _recipe_row(recipe: Recipe, numbers: Sequence[str]) -> list[str]:
     method = {key: value for key, value in recipe.asked["method"].items() if key != "name"}
     return [
         named(recipe.asked["method"]["name"], method),
         recipe.asked["data"]["name"],
         *(str(recipe.setting(key)) for key in ("backbone", "increment", "seed")),
         "not run",
-        *[UNKNOWN] * len(NUMBERS),
+        *[UNKNOWN] * len(numbers),
         *_told(recipe.expected),
         *[UNKNOWN] * len(ORIGIN),
     ]

@@ -4,10 +4,13 @@ So the DAF paper studies its α and γ. The figure is drawn where the runs diffe
 in one option that is a number, and have at least three values of it.
 """
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dafuse.report.drawing import LINES, PALETTE, canvas, svg
+from dafuse.errors import DafuseError
+from dafuse.files import write_atomically
+from dafuse.report.drawing import LINES, PALETTE, PICTURE, canvas, png, svg
 from dafuse.report.groups import group_runs, options_of
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
@@ -37,12 +40,9 @@ def swept_option(runs: Iterable[RunResult]) -> str:
 
 def sweep(runs: Iterable[RunResult]) -> str:
     """The figure as an SVG element, or "" where there is nothing to draw."""
-    runs = list(runs)
-    option = swept_option(runs)
-    if not option:
+    option, points = _points(runs)
+    if not points:
         return ""
-    values = [options_of(group.runs[0])[option] for group in group_runs(runs)]
-    points = sorted(zip(values, make_table(runs).rows, strict=True), key=lambda point: point[0])
     with canvas() as figure:
         _draw(figure.subplots(), option.removeprefix("method."), points)
         told = "; ".join(
@@ -50,6 +50,28 @@ def sweep(runs: Iterable[RunResult]) -> str:
             for value, row in points
         )
         return svg(figure, f"Accuracies in percent over {option}. {told}.")
+
+
+def sweep_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
+    """The same figure as a picture 1200 pixels wide."""
+    option, points = _points(runs)
+    if not points:
+        raise DafuseError("the figure needs runs that differ in one option, a number, alone")
+    with canvas(8, 4.4, **PICTURE) as figure:
+        _draw(figure.subplots(), option.removeprefix("method."), points)
+        picture = png(figure)
+    write_atomically(path, picture)
+
+
+def _points(runs: Iterable[RunResult]) -> tuple[str, list[tuple[float, Row]]]:
+    """The option, and the row of the table at each of its values; none where it cannot be drawn."""
+    runs = list(runs)
+    option = swept_option(runs)
+    if not option:
+        return "", []
+    values = [options_of(group.runs[0])[option] for group in group_runs(runs)]
+    rows = zip(values, make_table(runs).rows, strict=True)
+    return option, sorted(rows, key=lambda point: point[0])
 
 
 def _draw(axes: "Axes", option: str, points: list[tuple[float, Row]]) -> None:
