@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     where = urlsplit(options.url)
     host, port = where.hostname or "127.0.0.1", where.port or 80
-    request = form_request(f"{host}:{port}", options.picture)
+    request = form_request(where.netloc, options.picture)
     asyncio.run(load(host, port, request, 1, 20))  # what is only done once is done
     memory = "memory" if options.pid else ""
     print(f"{'clients':>7} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8}  {memory:>8}  statuses")

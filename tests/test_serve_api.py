@@ -238,7 +238,7 @@ def test_a_body_that_never_ends_is_given_up(
     asked: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "PATIENCE", 0.2)
-    head = "POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n"
+    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
     kind = "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
     with socket.create_connection((asked.base_url.host, asked.base_url.port or 0), 60) as slow:
         slow.sendall(f"{head}{kind}--x\r\n".encode())
@@ -260,6 +260,60 @@ def test_addresses_that_are_not_there(asked: httpx.Client) -> None:
     assert "by GET" in said(asked.get("/predict"))
     for outside in ("/page/../app.py", "/page/%2e%2e/app.py", "/page/..%2fapp.py"):
         assert asked.get(outside).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:8000",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "[::1]",
+        "[::1]:8000",
+        "127.0.0.2",
+    ],
+)
+def test_names_of_this_machine_are_answered(asked: httpx.Client, host: str) -> None:
+    assert asked.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
+        "evil.example:80@localhost", "localhost:80:80", "0.0.0.0", "[::]", "[::2]:8000", "::1",
+        "192.168.0.7", "[localhost]", "[::1]evil.example", "testserver", "",
+    ],
+)  # fmt: skip
+def test_a_page_of_another_name_cannot_ask_a_server_of_this_machine(
+    greys: Greys, asked: httpx.Client, host: str
+) -> None:
+    for path in (
+        "/",
+        "/page/page.js",
+        "/docs",
+        "/openapi.json",
+        "/classes",
+        "/healthz",
+        "/metrics",
+    ):
+        refused = asked.get(path, headers={"Host": host})
+        assert refused.status_code == 421, path
+        assert "localhost, 127.0.0.1 or [::1]" in said(refused)
+        assert refused.headers["x-content-type-options"] == "nosniff"
+    assert asked.post("/predict", files=files(grey(1)), headers={"Host": host}).status_code == 421
+    assert not greys.batches
+    counted = 'dafuse_requests_total{route="other",status="421"} 8'
+    assert counted in asked.get("/metrics").text.splitlines()
+
+
+@pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: evil.example\r\n"])
+def test_a_request_names_one_host(asked: httpx.Client, hosts: str) -> None:
+    with socket.create_connection((asked.base_url.host, asked.base_url.port or 0), 60) as raw:
+        raw.sendall(f"GET /healthz HTTP/1.0\r\n{hosts}\r\n".encode())
+        answer = raw.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 4")
 
 
 def test_an_error_inside_is_one_sentence_and_spoils_nobody_elses_answer(greys: Greys) -> None:
@@ -366,6 +420,7 @@ def test_beyond_this_machine_everything_but_page_and_health_needs_the_token(grey
     with client(create_app(greys, Access(TOKEN, everywhere=True))) as served:
         for path in ("/", "/docs", "/openapi.json", "/healthz"):
             assert served.get(path).status_code == 200
+            assert served.get(path, headers={"Host": "pets.example"}).status_code == 200
         for path in ("/classes", "/metrics"):
             assert served.get(path).status_code == 401
             assert served.get(path, headers=BEARER).status_code == 200

@@ -23,6 +23,7 @@ from dafuse.product.server.access import Access
 from dafuse.product.server.batching import Batcher, Predictor
 from dafuse.product.server.docs import docs_page
 from dafuse.product.server.envelope import Envelope
+from dafuse.product.server.hosts import LocalHosts
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.limits import Limits, Memory, Refusal
 from dafuse.product.server.metrics import Metrics
@@ -79,7 +80,9 @@ def create_app(
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/docs", _docs, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE))
-    app.add_middleware(Envelope, metrics=metrics)
+    if not access.everywhere:
+        app.add_middleware(LocalHosts)
+    app.add_middleware(Envelope, metrics=metrics)  # the last is the outermost
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(DafuseError, _not_now)
     app.add_exception_handler(RequestValidationError, _invalid)
