@@ -64,12 +64,14 @@ def files(*contents: bytes) -> list[File]:
     return [("files", (f"{i}.png", content)) for i, content in enumerate(contents)]
 
 
-def learned(client: httpx.Client, lessons: dict[str, Sequence[bytes]]) -> dict[str, Any]:
+def learned(
+    client: httpx.Client, lessons: dict[str, Sequence[bytes]], **query: Any
+) -> dict[str, Any]:
     """Stage these, learn them, and give the end of the job."""
     for name, contents in lessons.items():
         sent = client.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
         assert sent.status_code == 201, sent.text
-    assert client.post("/learn", headers=BEARER).status_code == 202
+    assert client.post("/learn", params=query, headers=BEARER).status_code == 202
     return ended(client)
 
 

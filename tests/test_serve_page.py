@@ -180,6 +180,7 @@ def test_it_is_taught_and_tried_and_undone(
             row = page.locator(".staged", has_text=f"{name} 6 pictures")
             expect(row.locator("img")).to_have_count(6)
         expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
+        expect(page.get_by_role("checkbox", name="Pictures may be mirrored")).to_be_checked()
         page.get_by_role("button", name="Learn").click()
         expect(page.get_by_role("progressbar")).to_be_visible()
         status = page.locator("#teach-status")
@@ -196,6 +197,7 @@ def test_it_is_taught_and_tried_and_undone(
         expect(page.locator(".answer").get_by_role("listitem")).to_contain_text(
             [name for name, _ in expected.top]
         )
+        assert model.version.step["flip"] is True
         page.reload()  # the token is kept: undo does not ask for it
         page.get_by_role("button", name="Undo last step").click()
         dialog = page.get_by_role("dialog", name="Take back the last step?")
@@ -214,7 +216,8 @@ def test_everything_can_be_done_by_keyboard(
     browser: "playwright.Browser", tmp_path: Path, pictures: dict[str, list[Path]]
 ) -> None:
     expect = playwright.expect
-    with opened(browser, create(tmp_path / "new"), f"#token={TOKEN}") as page:
+    model = create(tmp_path / "new")
+    with opened(browser, model, f"#token={TOKEN}") as page:
         expect(page.locator("#ask-status")).to_have_text("It knows nothing yet: teach it first.")
         assert "token" not in page.url
 
@@ -250,12 +253,20 @@ def test_everything_can_be_done_by_keyboard(
         expect(page.get_by_label("Name of a class")).to_be_focused()
         choose(page.get_by_label("Add pictures of it"), pictures["X"][:3])
         expect(page.locator(".staged")).to_have_count(2)
+        mirrored = page.get_by_role("checkbox", name="Pictures may be mirrored")
+        expect(mirrored).to_have_accessible_description(
+            "Switch off for letters, signs, left and right hands."
+        )
+        to(mirrored)
+        page.keyboard.press("Space")
+        expect(mirrored).not_to_be_checked()
         to(page.get_by_role("button", name="Learn"))
         page.keyboard.press("Enter")
         expect(page.locator("#teach-status")).to_contain_text("Learned A, X")
         expect(classes_known(page)).to_have_text(["A", "X"])
         choose(page.get_by_label("Choose a picture"), pictures["A"][:1])
         expect(page.locator(".answer")).to_have_count(1)
+    assert model.version.step["flip"] is False
 
 
 def test_beyond_this_machine_the_page_asks_for_the_token_first(

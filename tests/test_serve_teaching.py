@@ -69,6 +69,22 @@ def test_learn_by_the_api_then_predict_then_undo(tmp_path: Path) -> None:
     assert Classifier.open(tmp_path / "model").classes == ["class 0", "class 1"]
 
 
+def test_a_lesson_may_do_without_mirrored_pictures(tmp_path: Path) -> None:
+    classifier = create(tmp_path / "model")
+    with teachable(classifier) as served:
+        learned(served, lesson({0: 3, 1: 3}))
+        assert classifier.version.step["flip"] is True
+        assert learned(served, lesson({2: 3, 3: 3}), flip=False)["state"] == "done"
+        assert classifier.version.step["flip"] is False
+        refused = served.post("/learn?flip=sideways", headers=BEARER)
+        assert refused.status_code == 422
+        assert said(refused).startswith("flip: ")
+        asked = served.get("/openapi.json").json()["paths"]["/learn"]["post"]["parameters"]
+        assert [(one["name"], one["schema"]["default"]) for one in asked] == [("flip", True)]
+        assert "letters" in asked[0]["description"]
+        assert "letters" in served.get("/docs").text
+
+
 def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
     classifier = taught(tmp_path / "model", {0: 6, 1: 6})
     other = Classifier.open(tmp_path / "model", device="cpu")
@@ -198,13 +214,13 @@ class Held:
         self.go_on, self.images = threading.Event(), []  # type: ignore[var-annotated]
         learn = classifier.learn
 
-        def held(images: Any, labels: Any, *, progress: Any) -> Any:
+        def held(images: Any, labels: Any, *, flip: bool, progress: Any) -> Any:
             self.images += [weakref.ref(image) for image in images]
             with progress.bar("train", 4) as bar:
                 bar.advance()
                 self.go_on.wait()
                 bar.advance()
-            return learn(images, labels, progress=progress)
+            return learn(images, labels, flip=flip, progress=progress)
 
         monkeypatch.setattr(classifier, "learn", held)
 

@@ -54,7 +54,8 @@ class Lessons:
         metrics.gauge("staged_pictures", lambda: sum(staging.counts.values()))
         metrics.gauge("learning", self._changing.locked)
 
-    def start(self) -> Job:
+    def start(self, flip: bool = True) -> Job:
+        """Learn what is staged; ``flip``: mirrored, too."""
         self._claim()
         taken = self.staging.take()
         if not taken:
@@ -65,7 +66,9 @@ class Lessons:
         counts = {name: len(pictures) for name, pictures in taken.items()}
         self.job = Job(number, counts, LessonProgress(trains))
         # a daemon, so that a lesson that hangs cannot keep the server from ending
-        self._thread = Thread(target=self._learn, args=(self.job, taken), daemon=True, name="learn")
+        self._thread = Thread(
+            target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
+        )
         self._thread.start()
         return self.job
 
@@ -95,9 +98,9 @@ class Lessons:
         if not self._changing.acquire(blocking=False):
             raise Refusal(409, "a lesson is being learned: wait until it is done")
 
-    def _learn(self, job: Job, taken: Staged) -> None:
+    def _learn(self, job: Job, taken: Staged, flip: bool) -> None:
         try:
-            job.report = self._taught(taken, job.progress)
+            job.report = self._taught(taken, flip, job.progress)
             taken.clear()
         except LessonStopped:
             job.error = "the server was stopped; the model is as it was"
@@ -114,8 +117,8 @@ class Lessons:
             self._metrics.count("lessons_total", outcome=job.state)
             self._changing.release()
 
-    def _taught(self, taken: Staged, progress: LessonProgress) -> dict[str, Any]:
+    def _taught(self, taken: Staged, flip: bool, progress: LessonProgress) -> dict[str, Any]:
         images = [image for pictures in taken.values() for image in pictures]
         labels = [name for name, pictures in taken.items() for _ in pictures]
-        report = self.classifier.learn(images, labels, progress=progress)
+        report = self.classifier.learn(images, labels, flip=flip, progress=progress)
         return {**asdict(report), "lines": report.lines()}

@@ -117,10 +117,20 @@ async def unstage(name: str, lessons: Teaching) -> schema.StagedCount:
     "/learn",
     summary="Learn what is staged, in the background",
     status_code=202,
-    responses=refused(401, 403, 409),
+    responses=refused(401, 403, 409, 422),
 )
-async def learn(lessons: Teaching, response: Response) -> schema.Lesson:
-    job = lessons.start()
+async def learn(
+    lessons: Teaching,
+    response: Response,
+    flip: Annotated[
+        bool,
+        Query(
+            description="whether pictures are also learned mirrored, which makes more of few; "
+            "false for letters, signs, left and right hands and the like"
+        ),
+    ] = True,
+) -> schema.Lesson:
+    job = lessons.start(flip)
     response.headers["Location"] = "/learn"
     return _lesson(job)
 

@@ -116,7 +116,7 @@ async function drop(name) {
 async function learn() {
   byId("notes").replaceChildren();
   try {
-    await call("POST", "/learn");
+    await call("POST", `/learn?flip=${byId("flip").checked}`);
   } catch (error) {
     say(status, error.message, "error");
     return;
