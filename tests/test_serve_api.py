@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -138,7 +139,6 @@ def test_the_description_is_whole_and_needs_no_network(asked: httpx.Client) -> N
         "/healthz": ["get"],
         "/metrics": ["get"],
     }
-    assert described["paths"]["/undo"]["post"]["security"] == [{"token": []}]
     assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for path in ("/", "/docs"):
         page = asked.get(path)
@@ -147,6 +147,31 @@ def test_the_description_is_whole_and_needs_no_network(asked: httpx.Client) -> N
         for link in re.findall(r'(?:src|href)="([^"]+)"', page.text):
             assert asked.get(link).status_code == 200, link
     assert "POST /classes/{name}/images" in asked.get("/docs").text
+
+
+def secured(described: dict[str, Any]) -> dict[str, Any]:
+    """What the description says that each address needs."""
+    return {
+        f"{method} {path}": operation.get("security")
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def test_the_description_says_what_needs_the_token(greys: Greys) -> None:
+    teaching = ("post /learn", "get /learn", "post /undo")
+    teaching += tuple(f"{method} /classes/{{name}}/images" for method in ("post", "delete"))
+    asking = ("post /predict", "get /classes", "get /metrics")
+    token = [{"token": []}]
+    with client(create_app(greys, Access(TOKEN))) as served:
+        found = secured(served.get("/openapi.json").json())
+        assert "Bearer" not in served.get("/docs").text.partition("/classes/{name}")[0]
+    nobody = dict.fromkeys((*asking, "get /healthz"))
+    assert found == dict.fromkeys(teaching, token) | nobody
+    with client(create_app(greys, Access(TOKEN, everywhere=True))) as served:
+        found = secured(served.get("/openapi.json").json())
+        assert "Bearer" in served.get("/docs").text.partition("/classes/{name}")[0]
+    assert found == dict.fromkeys((*teaching, *asking), token) | {"get /healthz": None}
 
 
 # refusing

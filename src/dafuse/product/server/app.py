@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -27,8 +27,8 @@ from dafuse.product.server.hosts import LocalHosts
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.limits import Limits, Memory, Refusal
 from dafuse.product.server.metrics import Metrics
-from dafuse.product.server.routes import router
-from dafuse.product.server.service import Service
+from dafuse.product.server.routes import for_all, router
+from dafuse.product.server.service import Service, bearing
 from dafuse.product.server.staging import Staging
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.service = Service(predictor, limits, access, metrics, memory, batcher, lessons)
-    app.include_router(router)
+    app.include_router(router, dependencies=[Depends(bearing)] if access.everywhere else [])
+    app.include_router(for_all)
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/docs", _docs, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE))

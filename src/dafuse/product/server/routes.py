@@ -11,7 +11,7 @@ from dafuse.data.images import UnreadableImage
 from dafuse.product.server import metrics, schema
 from dafuse.product.server.lessons import Job
 from dafuse.product.server.limits import Refusal, overloaded
-from dafuse.product.server.service import Asking, Here, Teaching
+from dafuse.product.server.service import Here, Teaching
 from dafuse.product.server.staging import check_name
 from dafuse.product.server.uploads import read_away, uploads
 
@@ -36,7 +36,8 @@ def refused(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": schema.Error} for status in statuses}
 
 
-router = APIRouter()
+router = APIRouter()  # beyond this machine, all of it needs the token
+for_all = APIRouter()
 
 
 @router.post(
@@ -47,7 +48,7 @@ router = APIRouter()
 )
 async def predict(
     request: Request,
-    here: Asking,
+    here: Here,
     top: Annotated[int, Query(ge=1, le=1000, description="how many classes are named")] = 5,
 ) -> schema.Predictions:
     if not here.batcher.has_place_for(1):  # so that refusing costs next to nothing
@@ -75,7 +76,7 @@ async def predict(
 @router.get(
     "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
 )
-async def classes(here: Asking) -> schema.Classes:
+async def classes(here: Here) -> schema.Classes:
     limits, lessons = here.limits, here.lessons
     await asyncio.to_thread(here.predictor.follow)
     return schema.Classes(
@@ -154,7 +155,7 @@ async def undo(lessons: Teaching) -> schema.Undone:
     return schema.Undone(undone=undone, classes=lessons.classifier.classes)
 
 
-@router.get("/healthz", summary="Whether the server answers")
+@for_all.get("/healthz", summary="Whether the server answers")
 async def health(here: Here) -> schema.Health:
     return schema.Health(status="ok", classes=len(here.predictor.classes), version=__version__)
 
@@ -165,7 +166,7 @@ async def health(here: Here) -> schema.Health:
     response_class=PlainTextResponse,
     responses=refused(401),
 )
-async def measured(here: Asking) -> Response:
+async def measured(here: Here) -> Response:
     return Response(here.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
 

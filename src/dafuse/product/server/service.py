@@ -35,21 +35,17 @@ Here = Annotated[Service, Depends(service)]
 Given = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
 
 
-async def asking(request: Request, here: Here) -> Service:
-    """For whoever may ask the model: in the description everybody, as it mostly is."""
-    if here.access.everywhere:
-        given = await BEARER(request)
-        here.access.require(given.credentials if given else None)
-    return here
+async def bearing(here: Here, given: Given) -> None:
+    """For whoever bears the token. What depends on this says so in the description, too."""
+    here.access.require(given.credentials if given else None)
 
 
 async def teaching(here: Here, given: Given) -> Lessons:
     """For whoever may teach it."""
     if here.lessons is None:
         raise Refusal(403, "this server cannot be taught: start it with --allow-learn")
-    here.access.require(given.credentials if given else None)
+    await bearing(here, given)
     return here.lessons
 
 
-Asking = Annotated[Service, Depends(asking)]
 Teaching = Annotated[Lessons, Depends(teaching)]
