@@ -14,6 +14,7 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.server.access import Access
 from dafuse.product.server.app import create_app
 from dafuse.product.server.limits import Limits
+from dafuse.progress import Progress
 from product_models import create
 from served import TOKEN, png, serving
 
@@ -210,6 +211,24 @@ def test_it_is_taught_and_tried_and_undone(
         expect(classes_known(page)).to_have_text(["A", "X"])
         expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
     assert model.classes == ["A", "X"]
+
+
+def test_a_lesson_that_waits_for_another_process_says_so(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    other = Classifier.open(model.folder.path, device="cpu")
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        page.get_by_label("Name of a class").fill("O")
+        page.get_by_label("Add pictures of it").set_input_files(pictures["O"])
+        expect(page.locator(".staged")).to_contain_text("O 6 pictures")
+        with other.folder.changing(Progress()):
+            page.get_by_role("button", name="Learn").click()
+            expect(page.get_by_role("status").filter(has_text="Waiting")).to_have_text(
+                "Waiting for another process that is changing this model. Then O will be learned."
+            )
+            expect(page.get_by_role("progressbar", name="Waiting")).to_be_visible()
+        expect(page.locator("#teach-status")).to_contain_text("Learned O")
 
 
 def test_everything_can_be_done_by_keyboard(

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from dafuse.product.server.access import Access
 from dafuse.product.server.app import create_app
 from dafuse.product.server.limits import Limits
 from dafuse.product.server.staging import KEPT_PIXELS, Staging
+from dafuse.product.server.timing import LessonProgress
 from dafuse.product.server.uploads import Upload
 from dafuse.progress import Progress
 from product_models import create, taught
@@ -97,6 +99,59 @@ def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
         undone = served.post("/undo", headers=BEARER).json()
     assert "renamed class 0 to zero" in undone["undone"]
     assert undone["classes"] == ["class 0", "class 1"]
+
+
+def test_a_lesson_that_waits_for_another_process_says_so(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    other = Classifier.open(tmp_path / "model", device="cpu")
+
+    def waiting_for() -> str | None:
+        return served.get("/learn", headers=BEARER).json()["waiting_for"]
+
+    with teachable(classifier) as served:
+        assert waiting_for() is None
+        for name, contents in lesson({2: 5, 3: 5}).items():
+            served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+        with other.folder.changing(Progress()):
+            served.post("/learn", headers=BEARER)
+            assert wait_for(waiting_for) == "another process that is changing this model"
+            job = served.get("/learn", headers=BEARER).json()
+            assert (job["state"], job["progress"], job["seconds_left"]) == ("running", 0, None)
+            assert str(tmp_path) not in json.dumps(job)
+        job = ended(served)
+        assert (job["state"], job["waiting_for"]) == ("done", None)
+        assert len(served.get("/classes").json()["classes"]) == 4
+
+
+def test_a_server_that_ends_breaks_off_a_lesson_that_waits(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    other = Classifier.open(tmp_path / "model", device="cpu")
+    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    with other.folder.changing(Progress()):
+        with client(app) as served:
+            for name, contents in lesson({2: 5, 3: 5}).items():
+                served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+            served.post("/learn", headers=BEARER)
+            job = app.state.service.lessons.job
+            wait_for(lambda: job.progress.waiting_for)
+        assert job.state == "running"  # it cannot be woken, but the server did not wait for it
+    wait_for(lambda: app.state.service.lessons.stop(0))
+    assert "stopped" in job.error
+    assert job.progress.phase == "decode images"  # it did not begin
+
+
+def test_time_spent_waiting_is_no_measure_of_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 10.0, 1010.0, 1020.0])
+    time = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("dafuse.product.server.timing.time", time)
+    progress = LessonProgress(trains=False)  # at 0
+    progress.waits("for another")  # from 10
+    progress.goes_on()  # to 1010
+    progress.reached("statistics", 0.5)
+    assert progress.fraction == pytest.approx(0.3)
+    assert progress.seconds_left == pytest.approx(20 * 0.7 / 0.3)  # at 1020
 
 
 def test_it_can_start_with_nothing(tmp_path: Path) -> None:

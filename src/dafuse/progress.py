@@ -33,3 +33,10 @@ class Progress:
 
     def say(self, line: str) -> None:
         """A line for the user that stays (a warning, a result)."""
+
+    def waits(self, line: str) -> None:
+        """Something else must end first, which the line tells; until `goes_on`."""
+        self.say(line)
+
+    def goes_on(self) -> None:
+        """Nothing is waited for any more, if anything was."""

@@ -70,13 +70,14 @@ class ModelFolder:
         """Hold the model for one change at a time; wait, and say so, while another has it."""
 
         def busy() -> None:
-            progress.say(f"another process is changing {self.path}; waiting for it to finish")
+            progress.waits(f"another process is changing {self.path}; waiting for it to finish")
 
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DafuseError(f"{self.path} cannot be a model: {error.strerror}") from None
         with locked(self.path / ".lock", busy):
+            progress.goes_on()
             remove_leftovers(self.path)
             if self.exists():
                 self.remove_unreachable()  # what a step left that was killed at its very end

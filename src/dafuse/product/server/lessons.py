@@ -39,7 +39,7 @@ class Job:
 class _Impatient(Progress):
     """Does not wait for another process that changes the model: a request has no time for it."""
 
-    def say(self, line: str) -> None:
+    def waits(self, line: str) -> None:
         raise Refusal(409, "another process is changing the model: try again when it is done")
 
 

@@ -173,8 +173,8 @@ async def measured(here: Here) -> Response:
 def _lesson(job: Job | None) -> schema.Lesson:
     if job is None:
         return schema.Lesson(
-            job=None, state="idle", pictures={}, phase="", progress=0, seconds=0,
-            seconds_left=None, report=None, error=None,
+            job=None, state="idle", pictures={}, phase="", waiting_for=None, progress=0,
+            seconds=0, seconds_left=None, report=None, error=None,
         )  # fmt: skip
     state, progress = job.state, job.progress  # the state first: it is what changes last
     return schema.Lesson(
@@ -182,6 +182,7 @@ def _lesson(job: Job | None) -> schema.Lesson:
         state=state,
         pictures=job.pictures,
         phase=progress.phase,
+        waiting_for=progress.waiting_for if state == "running" else None,
         progress=1 if state == "done" else progress.fraction,
         seconds=job.seconds,
         seconds_left=progress.seconds_left if state == "running" else None,

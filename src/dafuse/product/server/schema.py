@@ -49,6 +49,10 @@ class Lesson(BaseModel):
     state: Literal["idle", "running", "done", "failed"]
     pictures: dict[str, int] = Field(description="of the lesson, by class")
     phase: str
+    waiting_for: str | None = Field(
+        description="what must end before it goes on, such as another process that is changing "
+        "this model; null: nothing"
+    )
     progress: float = Field(description="from 0 to 1")
     seconds: float = Field(description="since it began, or that it took")
     seconds_left: float | None = Field(description="estimated; null: too early to tell")

@@ -11,6 +11,7 @@ from dafuse.progress import Bar, Progress
 # classes with 18 images each, embedded backbone, on a CPU. One new class trains no adapter.
 TRAINING = {"train": 0.92, "fisher": 0.05, "statistics": 0.02, "align": 0.01}
 MEASURING = {"statistics": 0.6, "align": 0.4}
+ANOTHER = "another process that is changing this model"
 
 
 class LessonStopped(Exception):
@@ -25,17 +26,30 @@ class LessonProgress(Progress):
         self.began = time.monotonic()
         self.phase = ""
         self.fraction = 0.0  # of the whole lesson; it never falls
+        self.waiting_for: str | None = None
+        self._waits_since, self._waited = 0.0, 0.0
         self._stop = Event()
 
     @property
     def seconds_left(self) -> float | None:
         """None while it is too early to tell."""
-        fraction, seconds = self.fraction, time.monotonic() - self.began
+        fraction, seconds = self.fraction, time.monotonic() - self.began - self._waited
         return seconds * (1 - fraction) / fraction if fraction >= 0.02 else None
 
     def stop(self) -> None:
         """Break off at the next step of the lesson."""
         self._stop.set()
+
+    def waits(self, line: str) -> None:
+        """The line has the model's path, which is nobody's business beyond this machine."""
+        self.waiting_for, self._waits_since = ANOTHER, time.monotonic()
+
+    def goes_on(self) -> None:
+        if self.waiting_for is not None:
+            self.waiting_for = None
+            self._waited += time.monotonic() - self._waits_since
+        if self._stop.is_set():
+            raise LessonStopped
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:

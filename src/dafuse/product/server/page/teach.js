@@ -137,11 +137,12 @@ async function watch(begun) {
 async function follow(begun) {
   let lesson = await call("GET", "/learn");
   if (lesson.state !== "running" && !begun) return;
-  const names = Object.keys(lesson.pictures);
-  say(status, `Learning ${names.join(", ")}. You can go on asking meanwhile.`);
+  let said = null;
   begin(begun ? [...rows.values()] : []); // else what waits is for the next one
   while (lesson.state === "running") {
-    byId("lesson-phase").textContent = PHASES[lesson.phase] ?? "Getting ready";
+    const now = doing(lesson);
+    if (now !== said) say(status, (said = now)); // once: what comes meanwhile is not talked over
+    byId("lesson-phase").textContent = phase(lesson);
     byId("lesson-bar").value = lesson.progress;
     byId("lesson-time").textContent = timeLeft(lesson.seconds_left);
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
@@ -151,6 +152,16 @@ async function follow(begun) {
   await refresh();
   if (lesson.error) say(status, sentence(lesson.error), "error");
   else report(lesson.report);
+}
+
+const phase = (lesson) =>
+  lesson.waiting_for ? "Waiting" : PHASES[lesson.phase] ?? "Getting ready";
+
+function doing(lesson) {
+  const names = Object.keys(lesson.pictures).join(", ");
+  return lesson.waiting_for
+    ? `Waiting for ${lesson.waiting_for}. Then ${names} will be learned.`
+    : `Learning ${names}. You can go on asking meanwhile.`;
 }
 
 // What is being learned stays in sight, but it can no longer be removed.
