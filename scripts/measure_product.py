@@ -28,7 +28,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder
 from dafuse.data.stream import Stream, Task, class_order, task_sizes
-from dafuse.product.calibration import calibration_error
+from dafuse.product.evaluation import calibration_error
 from dafuse.product.pictures import read_all, require_read
 from dafuse.product.unknown import familiarity
 from dafuse.vit.load import load_backbone

@@ -23,7 +23,7 @@ def test_import_layers() -> None:
         "from dafuse.cli import main; main(['--help'])",
         "from dafuse.cli import main; main(['--version'])",
         "import dafuse.report.command",
-        "from dafuse.commands import export, forget, info, learn, ledger, predict",
+        "from dafuse.commands import evaluate, export, forget, info, learn, ledger, predict",
         "from dafuse.commands import rename, serve, undo",
         "import dafuse.commands.bench",
         "import dafuse.product.runtime",

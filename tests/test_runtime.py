@@ -55,11 +55,70 @@ def test_predict_without_torch_answers_as_the_model(exported: Path, tmp_path: Pa
         assert shares == pytest.approx(dict(found.top), abs=1e-4)
 
 
-def test_a_models_folder_still_needs_torch() -> None:
-    done = bare("predict", MODEL, MODEL.parent / "model-v1-image.png")
+@pytest.fixture
+def to_test(tmp_path: Path) -> Path:
+    """Class folders: two classes that the model has, one that it has not, a file that is none."""
+    model = Classifier.open(MODEL, device="cpu")
+    known, other, _ = model.classes
+    root = tmp_path / "to test"
+    for number, file in enumerate(write_photographs(tmp_path / "photographs")):
+        folder = root / (known, other, "untaught")[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        file.rename(folder / file.name)
+    (root / known / "broken.png").write_bytes(b"")
+    return root
+
+
+def test_evaluate_without_torch_tells_what_the_model_tells(
+    exported: Path, to_test: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = bare("evaluate", exported, to_test)
+    assert done.returncode == 0, done.stderr
+    main(["evaluate", str(MODEL), str(to_test), "--device", "cpu"])
+    expected = capfd.readouterr()
+    assert done.stdout == expected.out
+    for part in ("right", "calibration error", "most confused:", "taken for", "never taught"):
+        assert part in done.stdout
+    (skipped,) = done.stderr.splitlines()
+    assert skipped.startswith("skipped ")
+    assert "broken.png" in skipped
+    main(["evaluate", str(exported), str(to_test)])  # where there are bars, too
+    assert capfd.readouterr().out == expected.out
+    found = ExportedModel(exported).evaluate(to_test)
+    assert [one.name for one in found.untaught] == ["untaught"]
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_models_folder_still_needs_torch(command: str, to_test: Path) -> None:
+    done = bare(command, MODEL, to_test)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "predict needs" in line
+    assert f"{command} needs" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "folder", "option", "expected"),
+    [
+        ("nowhere.onnx", "to test", [], "there is no file nowhere.onnx"),
+        ("to test/notes.onnx", "to test", [], "is no whole .onnx file"),
+        ("model.onnx", "nowhere", [], "no folder nowhere"),
+        ("model.onnx", "photographs", [], "photographs"),
+        ("model.onnx", "to test", ["--device", "cuda"], "runs on the cpu"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(
+    model: str, folder: str, option: list[str], expected: str,
+    exported: Path, to_test: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("model.onnx").symlink_to(exported)
+    (to_test / "notes.onnx").write_text("no model")
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", model, folder, *option])
+    assert stopped.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert expected in line
 
 
 def test_predict_has_the_same_options(

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature for all logits, and its error.
+"""Probabilities that mean what they say: one temperature for all logits.
 
 Only images that were held out tell how sure the classifier may be (features drawn from the class
 statistics are told apart more easily than images are). They are few in a lesson and gone after it,
@@ -6,9 +6,6 @@ so what they say about the sharpness, which is 1 / temperature, is kept as a mea
 and is where the next lesson starts: Bayes' rule with a Gaussian for the sharpness.
 """
 
-import math
-
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,12 +45,3 @@ def with_held_out(known: Calibration, logits_NC: Tensor, labels_N: Tensor) -> Ca
             break
     images = known.images + len(labels_N)
     return Calibration(images, sharpness, curvature, known.threshold)
-
-
-def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error: how far confidence is from accuracy, over equal bins of it."""
-    if not len(confidence_N):
-        return math.nan
-    which = np.minimum((confidence_N * bins).astype(int), bins - 1)
-    gaps = np.bincount(which, confidence_N - correct_N, minlength=bins)
-    return float(np.abs(gaps).sum() / len(confidence_N))

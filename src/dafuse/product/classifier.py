@@ -225,12 +225,7 @@ class Classifier:
         self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
     ) -> Iterator[Prediction | UnreadableImage]:
         """As `predict`, one by one, where an image that cannot be read answers with the reason."""
-        model = self.model
-        for logits in model.each_logits(images):
-            if isinstance(logits, UnreadableImage):
-                yield logits
-            else:
-                yield model.prediction(logits, top, threshold)
+        return self.model.answers(images, top, threshold)
 
     def probabilities(self, images: Pictures) -> np.ndarray:
         """[N, C], in the order of `classes`."""
@@ -242,7 +237,8 @@ class Classifier:
 
     def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
         """Test on a folder of class folders, of which none should have been learned from."""
-        return evaluate(self.model, images_to_test(root), progress or Progress())
+        model = self.model
+        return evaluate(model.names, model.answers, images_to_test(root), progress or Progress())
 
     def forget(self, *names: str, for_good: bool = False) -> steps.Forgotten:
         """Remove classes and their statistics; for good, also from what `undo` can bring back."""

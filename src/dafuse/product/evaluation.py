@@ -1,7 +1,13 @@
-"""How well a model does on images whose classes are known: accuracy, mistakes, calibration."""
+"""How well a model does on images whose classes are known: accuracy, mistakes, calibration.
 
+No torch here: exported models are evaluated, too.
+"""
+
+import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -9,11 +15,11 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
 from dafuse.data.names import same_name
 from dafuse.errors import DafuseError
-from dafuse.product.calibration import calibration_error
-from dafuse.product.model import Model
+from dafuse.product.prediction import Prediction
 from dafuse.progress import Progress
 
 PAIRS = 10  # of confused classes that are shown
+Answers = Callable[[Sequence[Path | np.ndarray]], Iterable[Prediction | UnreadableImage]]
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,14 @@ class Evaluation:
         return lines if lines[0] else lines[1:]
 
 
-def evaluate(model: Model, dataset: Dataset, progress: Progress) -> Evaluation:
-    """Every image of the data set's training part.
+def evaluate(
+    known: Sequence[str], answers: Answers, dataset: Dataset, progress: Progress
+) -> Evaluation:
+    """Every image of the data set's training part, by a model that knows and answers this.
 
     A class is the model's whose name `learn` would take for the same.
     """
-    taught = {same_name(name): name for name in model.names}
+    taught = {same_name(name): name for name in known}
     classes = [taught.get(same_name(name), name) for name in dataset.classes]
     names = [classes[label] for label in dataset.train.labels]
     images = list(dataset.train.items)
@@ -90,18 +98,17 @@ def evaluate(model: Model, dataset: Dataset, progress: Progress) -> Evaluation:
     confidence, correct = [], []
     unreadable: list[str] = []
     with progress.bar("evaluate", len(images)) as bar:
-        for image, name, logits in zip(images, names, model.each_logits(images), strict=True):
+        for image, name, found in zip(images, names, answers(images), strict=True):
             bar.advance()
-            if isinstance(logits, UnreadableImage):
-                unreadable.append(f"{image}: {logits}")
+            if isinstance(found, UnreadableImage):
+                unreadable.append(f"{image}: {found}")
                 continue
-            found = model.prediction(logits, top=1)
             best, probability = found.top[0]
             score = scores[name]
             score[0] += 1
             score[1] += best == name
             score[2] += found.unknown
-            if name in model.names:
+            if name in known:
                 confidence.append(probability)
                 correct.append(best == name)
                 if best != name:
@@ -113,11 +120,20 @@ def evaluate(model: Model, dataset: Dataset, progress: Progress) -> Evaluation:
         progress.say(f"skipped {line}")
     if len(unreadable) == len(images):
         raise DafuseError("none of the images can be read")
-    known = [Score(name, *counts) for name, counts in scores.items() if counts[0]]
+    tested = [Score(name, *counts) for name, counts in scores.items() if counts[0]]
     return Evaluation(
-        classes=[score for score in known if score.name in model.names],
-        untaught=[score for score in known if score.name not in model.names],
+        classes=[score for score in tested if score.name in known],
+        untaught=[score for score in tested if score.name not in known],
         confused=[(*pair, count) for pair, count in confused.most_common(PAIRS)],
         calibration_error=calibration_error(np.array(confidence), np.array(correct)),
         skipped=skipped,
     )
+
+
+def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
+    """Expected calibration error: how far confidence is from accuracy, over equal bins of it."""
+    if not len(confidence_N):
+        return math.nan
+    which = np.minimum((confidence_N * bins).astype(int), bins - 1)
+    gaps = np.bincount(which, confidence_N - correct_N, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence_N))

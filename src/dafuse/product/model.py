@@ -63,6 +63,16 @@ class Model:
         """Logits [C] of each image on the CPU, or why it could not be read, as they come."""
         return in_parts(images, AT_ONCE, lambda pixels: self.logits(self.features(pixels)).cpu())
 
+    def answers(
+        self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
+    ) -> Iterator[Prediction | UnreadableImage]:
+        """What each image is taken for, or why it could not be read, as they come."""
+        for logits in self.each_logits(images):
+            if isinstance(logits, UnreadableImage):
+                yield logits
+            else:
+                yield self.prediction(logits, top, threshold)
+
     def prediction(
         self, logits_C: Tensor, top: int = 1, threshold: float | None = None
     ) -> Prediction:

@@ -17,8 +17,17 @@ from dafuse.data.images import UnreadableImage
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.product.card import INPUT, OUTPUTS, read_card
-from dafuse.product.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.product.evaluation import Evaluation, evaluate
+from dafuse.product.pictures import (
+    Picture,
+    Pictures,
+    as_list,
+    images_to_test,
+    in_parts,
+    require_read,
+)
 from dafuse.product.prediction import Prediction, predicted
+from dafuse.progress import Progress
 
 AT_ONCE = 32  # images decoded and predicted together
 
@@ -83,6 +92,10 @@ class ExportedModel:
                 yield scores
             else:
                 yield predicted(self.classes, *scores, threshold, top)
+
+    def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
+        """Test on a folder of class folders: as `Classifier.evaluate`."""
+        return evaluate(self.classes, self.answers, images_to_test(root), progress or Progress())
 
     def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
         return in_parts(images, AT_ONCE, self._run)
