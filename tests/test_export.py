@@ -1,6 +1,8 @@
 """Exported files compute what the model does, say what they are, and are whole or not there."""
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.card import read_card
 from dafuse.product.classifier import Classifier
+from dafuse.product.parity import Difference
 from dafuse.product.runtime import centre_square
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.backbone import ViT
@@ -94,7 +97,11 @@ def test_int8_is_small_and_close(
 ) -> None:
     file = tmp_path / "int8.onnx"
     main(["export", str(MODEL), str(file), "--int8"])
-    assert "3 classes, int8" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "3 classes, int8" in said
+    told = re.search(r"differ by up to (\S+), by (\S+) on average", said)
+    assert told
+    assert 1e-4 < float(told[2]) < float(told[1]) < 0.3  # one byte a weight is not exact
     assert file.stat().st_size < 0.4 * float_file.stat().st_size
     session = InferenceSession(file)
     assert json.loads(session.get_modelmeta().custom_metadata_map["dafuse.weights"]) == "int8"
@@ -196,11 +203,36 @@ def test_what_cannot_be_exported_leaves_the_file_as_it_was(
         patch.setattr("dafuse.product.export.find_spec", lambda name: None)
         with pytest.raises(DafuseError, match=r"pip install 'dafuse\[onnx\]'"):
             model.export(file)
-    with monkeypatch.context() as patch:  # a graph that went wrong
-        patch.setattr("dafuse.product.export.fold", lambda vit, adapter: Wrong(vit))
-        with pytest.raises(DafuseError, match="gives other probabilities than the model"):
-            model.export(file)
     assert file.read_text() == "an older one"
+
+
+@pytest.mark.parametrize(
+    ("name", "int8"), [("model.onnx", False), ("model.onnx", True), ("model.pt2", False)]
+)
+def test_a_file_that_computes_something_else_is_not_written(
+    tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch, name: str, int8: bool
+) -> None:
+    model = taught(tmp_path / "model", {0: 6, 1: 6})
+    file = tmp_path / name
+    assert model.export(file, int8).difference.largest < (0.3 if int8 else 1e-4)
+    before = file.read_bytes()
+    monkeypatch.setattr("dafuse.product.export.fold", lambda vit, adapter: Wrong(vit))
+    with pytest.raises(DafuseError, match="gives other probabilities than the model") as caught:
+        model.export(file, int8)
+    assert "\n" not in str(caught.value)
+    assert file.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"model", name}
+
+
+def test_int8_weights_that_give_no_number_are_not_written(
+    tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "model", {0: 6, 1: 6})
+    found = [Difference(0.0, 0.0), Difference(math.nan, math.nan)]
+    monkeypatch.setattr("dafuse.product.export.difference", lambda *args: found.pop(0))
+    with pytest.raises(DafuseError, match="by up to nan"):
+        model.export(tmp_path / "model.onnx", int8=True)
+    assert not (tmp_path / "model.onnx").exists()
 
 
 class Wrong(torch.nn.Module):

@@ -28,9 +28,8 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.product import steps
-from dafuse.product.card import Card
 from dafuse.product.evaluation import Evaluation, evaluate
-from dafuse.product.export import export
+from dafuse.product.export import Exported, export
 from dafuse.product.folder import ModelFolder
 from dafuse.product.learning import next_version, teach
 from dafuse.product.ledger import Ledger, make_ledger
@@ -263,8 +262,11 @@ class Classifier:
         """Every file and tensor that is kept, and what it says about the images."""
         return make_ledger(self.folder)
 
-    def export(self, file: str | Path, int8: bool = False) -> Card:
-        """One file that predicts without dafuse: .onnx, of int8 weights if so asked, or .pt2."""
+    def export(self, file: str | Path, int8: bool = False) -> Exported:
+        """One file that predicts without dafuse: .onnx, of int8 weights if so asked, or .pt2.
+
+        It is compared with the model, and not written if it computes something else.
+        """
         return export(self.model, file, int8)
 
     def _current(self) -> tuple[Version, str]:
