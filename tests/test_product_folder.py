@@ -12,9 +12,12 @@ import pytest
 
 from dafuse.commands import learn
 from dafuse.errors import DafuseError
+from dafuse.product import steps
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Parent
+from dafuse.product.ledger import make_ledger
+from dafuse.product.summary import summarise
+from dafuse.product.version import Parent, Version
 from dafuse.progress import Progress
 from product_models import files, pictures, taught, write_folders
 
@@ -51,6 +54,46 @@ def test_missing_files_are_named(model: Path) -> None:
     (model / "objects" / f"{record.statistics}.safetensors").unlink()
     with pytest.raises(DafuseError, match=record.statistics):
         Classifier.open(model, device="cpu")
+
+
+def test_a_damaged_old_version_blocks_only_what_needs_it(model: Path) -> None:
+    classifier = Classifier.open(model, device="cpu")
+    classifier.rename("class 0", "zero")
+    file = model / "versions" / "0001.json"
+    file.write_bytes(file.read_bytes()[:-9])
+    info = classifier.info()
+    assert [version.number for version in info.history] == [2, 3]
+    assert info.damaged.keys() == {1}
+    (line,) = [line for line in info.lines() if line.startswith("    1  damaged: ")]
+    assert str(file) in line
+    classifier.learn(*pictures({7: 6}, seed=9))
+    classifier.forget("zero")
+    for _ in range(3):
+        classifier.undo()
+    assert classifier.version.number == 2
+    with pytest.raises(DafuseError, match=r"nothing was undone.*0001\.json.*copy.*go on") as caught:
+        classifier.undo()
+    assert "\n" not in str(caught.value)
+    assert Classifier.open(model, device="cpu").version.number == 2
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_undo_does_not_go_where_a_tensor_is_damaged(model: Path, gone: bool) -> None:
+    classifier = Classifier.open(model, device="cpu")
+    old, current = classifier.folder.history()
+    (digest, *_) = old.objects - current.objects
+    file = classifier.folder.object_file(digest)
+    file.unlink() if gone else file.write_bytes(flip_a_bit(file.read_bytes()))
+    before = files(model)
+    with pytest.raises(DafuseError, match=f"nothing was undone.*{digest}.*copy of the model"):
+        classifier.undo()
+    assert files(model) == before
+    info = classifier.info()
+    assert info.damaged.keys() == {1}
+    first, second = [line for line in info.lines() if line.startswith("    1  ")]
+    assert "learned class 0" in first
+    assert digest in second
+    classifier.rename("class 0", "zero")
 
 
 @pytest.mark.parametrize("file", ["model.json", "versions/0002.json"])
@@ -199,3 +242,52 @@ def test_a_reader_follows_a_model_that_changes_under_it(model: Path) -> None:
 
     assert folder.read(slow) == 1
     assert seen == [2, 1]
+
+
+class Busy(ModelFolder):
+    """So many times, another process begins to write a file when this one begins to read."""
+
+    def __init__(self, path: Path, times: int) -> None:
+        super().__init__(path)
+        self.times = times
+
+    def head(self) -> Parent:
+        if self.times:
+            self.times -= 1
+            (self.path / "objects" / ".half.tmp").write_text("half")
+        return super().head()
+
+
+@pytest.mark.parametrize("read", [summarise, make_ledger])
+def test_files_that_go_while_they_are_counted_are_no_damage(
+    model: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[ModelFolder], Any]
+) -> None:
+    is_file = Path.is_file
+
+    def going(path: Path) -> bool:
+        found = is_file(path)
+        if path.name == ".half.tmp":  # now it has its name
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_file", going)
+    assert read(Busy(model, 3)).bytes == sum(map(len, files(model).values()))
+    with pytest.raises(DafuseError, match="is being changed all the time"):
+        read(Busy(model, 10**6))
+
+
+def test_info_takes_no_version_that_is_being_undone_for_damaged(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_history, undone = ModelFolder.whole_history, []
+
+    def slow(folder: ModelFolder, last: Version) -> object:
+        history = whole_history(folder, last)
+        if not undone:
+            undone.append(True)
+            steps.undo(ModelFolder(model))  # by another process, which removes its files
+        return history
+
+    monkeypatch.setattr(ModelFolder, "whole_history", slow)
+    info = summarise(ModelFolder(model))
+    assert (info.version.number, info.damaged) == (1, {})

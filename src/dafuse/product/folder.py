@@ -28,6 +28,7 @@ from dafuse.progress import Progress
 
 Arrays = dict[str, np.ndarray]
 Made = TypeVar("Made")
+ATTEMPTS = 20  # to read a model that is changed meanwhile
 OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
 
 
@@ -84,15 +85,21 @@ class ModelFolder:
             yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
-        """Make something of the version that counts, without waiting for whoever changes it."""
+        """Make something of the version that counts, without waiting for whoever changes it.
+
+        Files that go while they are read are no damage: then all is read again.
+        """
         self.require()
-        while True:
+        for _ in range(ATTEMPTS):
             head = self.head()
             try:
                 return make(self.version(head))
+            except FileNotFoundError:  # it was in the folder, and gone when it was looked at
+                continue
             except DafuseError:
                 if self.head() == head:  # else it was replaced, and perhaps removed, meanwhile
                     raise
+        raise DafuseError(f"{self.path} is being changed all the time: try again later")
 
     def head(self) -> Parent:
         """The version that counts."""
@@ -107,12 +114,27 @@ class ModelFolder:
         data = _checked(self.version_file(wanted.number), wanted.sha256)
         return from_json(json.loads(data), self.version_file(wanted.number))
 
-    def history(self) -> list[Version]:
-        """From the first version that `undo` can reach to the one that counts."""
-        versions = [self.version(self.head())]
-        while (parent := versions[-1].parent) is not None:
-            versions.append(self.version(parent))
-        return versions[::-1]
+    def history(self, last: Version | None = None) -> list[Version]:
+        """From the first version that `undo` can reach to this one, or to the one that counts."""
+        versions, damage = self.whole_history(last or self.version(self.head()))
+        if damage is not None:
+            raise damage
+        return versions
+
+    def whole_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
+        """As `history`, as far back as files are whole; and what is wrong with the one before."""
+        versions = [last]
+        while (parent := versions[0].parent) is not None:
+            try:
+                versions.insert(0, self.version(parent))
+            except DafuseError as damage:
+                return versions, damage
+        return versions, None
+
+    def require_whole(self, version: Version) -> None:
+        """Refuse a version by the name of the first of its objects that is damaged."""
+        for digest in sorted(version.objects):
+            _checked(self.object_file(digest), digest)
 
     def arrays(self, digest: str) -> Arrays:
         """The tensors of an object; a damaged one is refused by its name."""
@@ -183,7 +205,9 @@ def _checked(file: Path, digest: str) -> bytes:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise DafuseError(f"{file} of the model cannot be read: {error.strerror}") from None
+        raise DafuseError(
+            f"{file} cannot be read ({error.strerror}): restore it from a copy of the model"
+        ) from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise DafuseError(f"{file} is damaged or was changed: restore it from a copy of the model")
     return data

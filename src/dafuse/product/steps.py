@@ -6,7 +6,7 @@ from itertools import takewhile
 from dafuse.data.names import same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Version, now
+from dafuse.product.version import Parent, Version, now
 from dafuse.progress import Progress
 
 
@@ -75,6 +75,7 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
 def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version, Version]:
     """Go back to the version before; what was undone is removed. The undone one, and this one.
 
+    Not to a version of which a file is damaged: the model that counts may be the last whole one.
     What another process does while this one waits for it is not undone.
     """
     folder.require()
@@ -87,11 +88,25 @@ def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version
                 "undone; see dafuse info, and undo again if that is to go"
             )
         undone = folder.version(head)
-        if undone.parent is None:
-            raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
-        before = folder.version(undone.parent)
-        folder.point_to(undone.parent)
+        parent, before = _before(folder, undone)
+        folder.point_to(parent)
     return undone, before
+
+
+def _before(folder: ModelFolder, version: Version) -> tuple[Parent, Version]:
+    """The version before this one, with every file of it checked."""
+    wanted = version.parent
+    if wanted is None:
+        raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
+    try:
+        before = folder.version(wanted)
+        folder.require_whole(before)
+    except DafuseError as damage:
+        raise DafuseError(
+            f"nothing was undone, as version {wanted.number} is damaged: {damage}, or go on with "
+            f"version {version.number}"
+        ) from None
+    return wanted, before
 
 
 def _ids(history: list[Version], names: list[str]) -> set[int]:

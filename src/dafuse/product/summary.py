@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import ClassRecord, Version
 
@@ -13,6 +14,7 @@ class Summary:
     version: Version
     history: list[Version]  # the oldest that undo can reach first
     bytes: int  # of everything in the folder
+    damaged: dict[int, str]  # versions that undo cannot bring back, and why
 
     @property
     def classes(self) -> list[ClassRecord]:
@@ -33,16 +35,37 @@ class Summary:
             lines.append(
                 f"{record.name:24} {record.images:7}  {when(record.learned):23} {when(updated)}"
             )
-        lines += ["", "history"]
-        return lines + [f"  {version.number:3}  {describe(version)}" for version in self.history]
+        return [*lines, "", "history", *self._history_lines()]
+
+    def _history_lines(self) -> list[str]:
+        said = [(version.number, describe(version)) for version in self.history]
+        said += [(number, f"damaged: {why}") for number, why in self.damaged.items()]
+        return [f"  {number:3}  {what}" for number, what in sorted(said, key=lambda one: one[0])]
 
 
 def summarise(folder: ModelFolder) -> Summary:
     def load(version: Version) -> Summary:
         sizes = [file.stat().st_size for file in folder.path.rglob("*") if file.is_file()]
-        return Summary(str(folder.path), version, folder.history(), sum(sizes))
+        history, damaged = _looked_through(folder, version)
+        if damaged and folder.version(folder.head()) != version:
+            raise DafuseError(f"{folder.path} was changed meanwhile")  # and is read again
+        return Summary(str(folder.path), version, history, sum(sizes), damaged)
 
     return folder.read(load)
+
+
+def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], dict[int, str]]:
+    """The versions that are known, and what is wrong with which."""
+    history, cut = folder.whole_history(last)
+    damaged = {}
+    if cut is not None and history[0].parent is not None:
+        damaged[history[0].parent.number] = f"{cut}; undo ends here"
+    for version in history:
+        try:
+            folder.require_whole(version)
+        except DafuseError as damage:
+            damaged[version.number] = str(damage)
+    return history, damaged
 
 
 def describe(version: Version) -> str:
