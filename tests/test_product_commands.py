@@ -232,3 +232,42 @@ def test_ctrl_c_changes_nothing(taught: Terminal, monkeypatch: pytest.MonkeyPatc
     assert taught("learn", "model", "later", *QUICK) == 130
     assert taught.err.strip().endswith("dafuse: stopped; nothing changed")
     assert files(Path("model")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "now"),
+    [
+        (["learn", "model", "later", *QUICK], 3),
+        (["rename", "model", "class 0", "cat"], 3),
+        (["forget", "model", "class 0"], 3),
+        (["undo", "model"], 1),
+    ],
+)
+def test_ctrl_c_just_after_a_step_was_finished_says_so(
+    taught: Terminal, monkeypatch: pytest.MonkeyPatch, arguments: list[str], now: int
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    assert taught("rename", "model", "class 1", "dog") == 0
+    # point_to calls it once model.json is replaced; changing calls it before anything is done
+    at_end = iter([lambda folder: None, interrupt])
+    monkeypatch.setattr(ModelFolder, "remove_unreachable", lambda folder: next(at_end)(folder))
+    assert taught(*arguments) == 130
+    (line,) = [line for line in taught.err.splitlines() if line.startswith("dafuse: ")]
+    assert line == (
+        f"dafuse: stopped; model is at version {now} now, and was at version 2 before: "
+        "see dafuse info model"
+    )
+    assert ModelFolder("model").head().number == now
+
+
+def test_ctrl_c_claims_nothing_where_nobody_looked(
+    taught: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dafuse.product.classifier.Classifier.export", interrupt)
+    assert taught("export", "model", "model.pt2") == 130
+    assert taught.err.strip() == "dafuse: stopped"

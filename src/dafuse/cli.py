@@ -57,11 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"dafuse: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        after = (
-            "the same command goes on where it stopped" if command in GO_ON else "nothing changed"
-        )
-        print(f"dafuse: stopped; {after}", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # a command that changes a model says what it left
+        after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
+        print("dafuse: stopped" + (f"; {after}" if after else ""), file=sys.stderr)
         sys.exit(130)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 
+from dafuse.commands.changing import changing
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import forget
@@ -22,7 +23,8 @@ def main(arguments: list[str]) -> None:
     )
     options = parser.parse_args(arguments)
     folder = ModelFolder(options.model)
-    forgotten = forget(folder, options.classes, options.for_good, TerminalProgress())
+    with changing(options.model):
+        forgotten = forget(folder, options.classes, options.for_good, TerminalProgress())
     names = ", ".join(forgotten.names)
     if not forgotten.for_good:
         print(f"forgot {names}; dafuse undo brings back what was forgotten, --for-good would not")

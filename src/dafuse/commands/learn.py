@@ -32,17 +32,19 @@ def main(arguments: list[str]) -> None:
     add_network_options(parser)
     options = parser.parse_args(arguments)
 
+    from dafuse.commands.changing import changing
     from dafuse.engine.display import TerminalProgress
     from dafuse.product.pictures import lesson_images
 
-    with TerminalProgress() as progress:
-        lesson_images(options.folder, None)  # what is wrong with the folder is said first
-        report = open_or_create(options).learn(
-            options.folder,
-            holdout=options.holdout,
-            epochs=options.epochs,
-            lr=options.lr,
-            flip=not options.no_flip,
-            progress=progress,
-        )
-    print("\n".join(report.lines()))
+    with changing(options.model):
+        with TerminalProgress() as progress:
+            lesson_images(options.folder, None)  # what is wrong with the folder is said first
+            report = open_or_create(options).learn(
+                options.folder,
+                holdout=options.holdout,
+                epochs=options.epochs,
+                lr=options.lr,
+                flip=not options.no_flip,
+                progress=progress,
+            )
+        print("\n".join(report.lines()))

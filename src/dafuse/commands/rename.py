@@ -2,6 +2,7 @@
 
 import argparse
 
+from dafuse.commands.changing import changing
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import rename
@@ -13,5 +14,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("old", help="its name now")
     parser.add_argument("new", help="its name from now on")
     options = parser.parse_args(arguments)
-    rename(ModelFolder(options.model), options.old, options.new, TerminalProgress())
-    print(f"{options.old} is now called {options.new}")
+    with changing(options.model):
+        rename(ModelFolder(options.model), options.old, options.new, TerminalProgress())
+        print(f"{options.old} is now called {options.new}")

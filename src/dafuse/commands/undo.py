@@ -2,6 +2,7 @@
 
 import argparse
 
+from dafuse.commands.changing import changing
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import undo
@@ -16,6 +17,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("model", help="the model's folder")
     options = parser.parse_args(arguments)
-    undone, now = undo(ModelFolder(options.model), TerminalProgress())
-    print(f"undid version {undone.number}: {describe(undone)}")
-    print(f"the model is version {now.number} again, with {len(now.classes)} classes")
+    with changing(options.model):
+        undone, now = undo(ModelFolder(options.model), TerminalProgress())
+        print(f"undid version {undone.number}: {describe(undone)}")
+        print(f"the model is version {now.number} again, with {len(now.classes)} classes")
