@@ -16,9 +16,10 @@ from dafuse.data.transforms import random_crops
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
+from dafuse.heads.alignment import align
 from dafuse.heads.gaussians import ENOUGH
 from dafuse.product.classifier import Classifier
-from dafuse.product.reports import FEW
+from dafuse.product.reports import FEW, likely_share
 from dafuse.product.state import read_state
 from dafuse.progress import Progress
 from product_models import create, files, pictures, taught, write_folders
@@ -165,7 +166,10 @@ class TestLessons:
     def test_one_image_a_class(self, tmp_path: Path) -> None:
         classifier = create(tmp_path / "model")
         report = classifier.learn(*pictures({0: 1, 1: 1, 2: 1}))
-        assert "few images: class 0 (1)" in "\n".join(report.lines())
+        for one, line in zip(report.few, report.lines()[-3:], strict=True):
+            assert (one.left_out, one.found) == (0, 0)
+            assert one.resembles in set(classifier.classes) - {one.name}
+            assert line.endswith(f"cannot be tested; it looks most like {one.resembles}")
         report = classifier.learn(*pictures({3: 1}, seed=1))
         assert [one.name for one in report.few] == ["class 3"]
         assert FEW == ENOUGH  # the one says what the other does
@@ -175,9 +179,56 @@ class TestLessons:
         assert np.mean([f.unknown for f in found]) < 0.5
         assert np.isfinite(classifier.probabilities(images)).all()
 
+    def test_few_images_say_how_sure_they_are(self, tmp_path: Path) -> None:
+        """Of one class all images are alike; those of the other are any class's."""
+        classifier = create(tmp_path / "model")
+        classifier.learn(*pictures({0: 12, 1: 12, 2: 12}))
+        sure, names = pictures({3: 4}, seed=1)
+        mixed, _ = pictures({0: 1, 1: 1, 2: 1}, seed=2)
+        report = classifier.learn([*sure, *mixed], [*names, *["mixed"] * 3])
+        found = {one.name: (one.left_out, one.found) for one in report.few}
+        assert found == {"class 3": (4, 4), "mixed": (3, 0)}
+        text = "\n".join(report.lines())
+        low, high = likely_share(4, 4)
+        assert (0.3 < low < 0.6, high) == (True, 1.0)
+        assert (
+            f"class 3 (4 images): 4 of 4 recognised when left out in turn; of new ones likely "
+            f"{low:.0%} to 100%" in text
+        )
+        assert "mixed (3 images): 0 of 3 recognised" in text
+        assert classifier.info().version.step["classes"][0]["found"] == 4
+        more = classifier.learn(*pictures({3: 2}, seed=3))  # of these two alone it can be said
+        assert [(one.known_from, one.left_out, one.found) for one in more.few] == [(6, 2, 2)]
+        assert not classifier.learn(*pictures({3: 9}, seed=4)).few
+
+    def test_many_classes_of_few_images_are_told_together(self, tmp_path: Path) -> None:
+        report = create(tmp_path / "model").learn(*pictures(dict.fromkeys(range(10), 2)))
+        found = sum(one.found for one in report.few)
+        assert report.lines()[-1] == f"    and 2 more; of all {found} of 20 recognised"
+
+    def test_classes_of_few_images_are_drawn_wider_and_of_many_as_they_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn = []
+
+        def watched(*given: Any, **options: Any) -> torch.Tensor:
+            drawn.append(given[1])
+            return align(*given, **options)
+
+        monkeypatch.setattr("dafuse.methods.training.align", watched)
+        classifier = create(tmp_path / "model", memory_dtype="float32")
+        classifier.learn(*pictures({0: 12, 1: 12}), holdout=0)
+        classifier.learn(*pictures({2: 1, 3: 4, 4: ENOUGH}, seed=1), holdout=0)
+        spread_C = drawn[-1].covariance().diagonal(dim1=1, dim2=2).sum(1)
+        kept = state(classifier)["statistics/class.factor"].square().sum(1)
+        assert torch.allclose(spread_C[[0, 1, 4]], kept[[0, 1, 4]], rtol=1e-5)
+        assert spread_C[2] > 20 * spread_C[[0, 1, 4]].max()  # deviations times 5
+        assert 2 < spread_C[3] / kept[3] < spread_C[2] / kept[2]
+
     def test_a_model_of_one_image(self, tmp_path: Path) -> None:
         classifier = create(tmp_path / "model")
-        classifier.learn(*pictures({0: 1}))
+        report = classifier.learn(*pictures({0: 1}))
+        assert "the only class" in report.lines()[-1]
         (found,) = classifier.predict(pictures({0: 1})[0])
         assert (found.name, found.probability, found.unknown) == ("class 0", 1.0, False)
         assert not classifier.predict(pictures({7: 1})[0])[0].unknown  # what is not like it?

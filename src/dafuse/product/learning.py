@@ -11,6 +11,7 @@ from dafuse.engine.training import Trainer
 from dafuse.heads.cosine import cosine_logits
 from dafuse.product import estimates
 from dafuse.product.calibration import with_held_out
+from dafuse.product.few import Tried, try_few
 from dafuse.product.lessons import Lesson
 from dafuse.product.reports import LearnReport, Taught
 from dafuse.product.state import Objects, State
@@ -42,7 +43,7 @@ def teach(lesson: Lesson, method: TeachableDAF, trainer: Trainer, version: Versi
 
     seed = derive(version.seed, "estimate", version.number)
     generator = torch.Generator(trainer.device).manual_seed(seed)
-    sampler = method.sampler()
+    sampler = method.measured()
     threshold = find_threshold(sampler, method.images, rows_CD, generator)
     drawn_CnD = estimates.draw_like_images(sampler, method.images, generator)
     shares_CC = estimates.predicted_shares(drawn_CnD, rows_CD)
@@ -51,7 +52,7 @@ def teach(lesson: Lesson, method: TeachableDAF, trainer: Trainer, version: Versi
     report = LearnReport(
         version=version.number + 1,
         seconds=time.perf_counter() - start,
-        classes=_taught(lesson, method.images),
+        classes=_taught(lesson, method.images, try_few(lesson, method, trainer)),
         held_out_accuracy=right,
         old_before=estimates.accuracy(drawn_CnD[:known], before_KD) if known else None,
         old_after=estimates.accuracy(drawn_CnD[:known], rows_CD) if known else None,
@@ -109,14 +110,18 @@ def _held_out_logits(
     return cosine_logits(feats_ND, method.rows_CD), labels_N
 
 
-def _taught(lesson: Lesson, images: list[int]) -> list[Taught]:
-    return [
-        Taught(
+def _taught(lesson: Lesson, images: list[int], few: dict[int, Tried]) -> list[Taught]:
+    def taught(row: int, tried: Tried) -> Taught:
+        like = tried.resembles
+        return Taught(
             name=lesson.names[row],
             new=row >= lesson.task.first,
             images=len(lesson.learned(row)),
             held_out=int((lesson.held_out.labels == row).sum()),
             known_from=images[row],
+            left_out=tried.images,
+            found=tried.found,
+            resembles=None if like is None else lesson.names[like],
         )
-        for row in lesson.rows
-    ]
+
+    return [taught(row, few.get(row, Tried())) for row in lesson.rows]

@@ -1,5 +1,6 @@
 """What a step of learning found, as numbers and as sentences. No torch here."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,22 @@ class Taught:
     images: int  # learned from, in this step
     held_out: int  # kept back to test
     known_from: int  # images its statistics now stand for
+    left_out: int = 0  # of few images: those that were left out in turn, and looked for
+    found: int = 0  # of them, nearer to the rest of the class than to any other class
+    resembles: str | None = None  # of one image: the class most like it
+
+    def how_sure(self) -> str:
+        """Of a class of few images, in words for people who know no statistics."""
+        of = f"{self.name} ({_count(self.known_from, 'image', 'images')})"
+        if self.left_out:
+            low, high = likely_share(self.found, self.left_out)
+            return (
+                f"{of}: {self.found} of {self.left_out} recognised when left out in turn; "
+                f"of new ones likely {low:.0%} to {high:.0%}"
+            )
+        if self.resembles is not None:
+            return f"{of}: one image cannot be tested; it looks most like {self.resembles}"
+        return f"{of}: the only class, so there is nothing to mistake it for"
 
 
 @dataclass(frozen=True)
@@ -81,16 +98,31 @@ class LearnReport:
                 "(estimated from their statistics)"
             )
         if self.few:
-            named = [f"{one.name} ({one.known_from})" for one in self.few]
-            more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-            lines.append(
-                f"  few images: {', '.join(named[:SHOWN])}{more}; with less than {FEW}, "
-                "a class is unsure: teach it more when you can"
-            )
+            lines += self._few_lines()
         for pair in self.alike:
             how = "of its held-out images" if pair.measured else "(estimated)"
             lines.append(f"  alike: {pair.new} and {pair.old}, mistaken {pair.share:.0%} {how}")
         return lines
+
+    def _few_lines(self) -> list[str]:
+        lines = [f"  few images, and less than {FEW} make a class unsure: teach more when you can"]
+        lines += [f"    {one.how_sure()}" for one in self.few[:SHOWN]]
+        if len(self.few) > SHOWN:
+            left_out, found = (sum(getattr(o, n) for o in self.few) for n in ("left_out", "found"))
+            together = f"; of all {found} of {left_out} recognised" if left_out else ""
+            lines.append(f"    and {len(self.few) - SHOWN} more{together}")
+        return lines
+
+
+def likely_share(found: int, of: int) -> tuple[float, float]:
+    """Between what the share lies of which so many were found, 19 times of 20 (Wilson's interval).
+
+    It is wide where there are few.
+    """
+    z = 1.96
+    middle = (found + z * z / 2) / (of + z * z)
+    half = z * math.sqrt(found * (of - found) / of + z * z / 4) / (of + z * z)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _count(number: int, one: str, many: str) -> str:

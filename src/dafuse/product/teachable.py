@@ -3,13 +3,18 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch.nn import functional as F
 
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
-from dafuse.heads.gaussians import Sampler
+from dafuse.heads.gaussians import ENOUGH, Sampler
 from dafuse.methods.daf import DAF
+
+# Of the deviations of a class of one image, less for more and nothing from ENOUGH on. On CIFAR-100
+# with the embedded backbone (docs/product.md): more costs the classes of many images confidence.
+WIDENING = 4.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,6 +53,18 @@ class TeachableDAF(DAF):
         return task.size > 1
 
     def sampler(self) -> Sampler:
+        """What the rows are aligned with: as `measured`, wider for classes of few images.
+
+        The mean of few images is not the mean of the class. Drawn as narrowly about it as they
+        were measured, such a class would leave to the others most of what it looks like, and the
+        others would be sure of it.
+        """
+        counts_C = torch.tensor(self.images, device=self.trainer.device, dtype=torch.float32)
+        borrowed_C = (1 - (counts_C - 1) / (ENOUGH - 1)).clamp(min=0)
+        return self.measured().widened(1 + WIDENING * borrowed_C / counts_C.sqrt())
+
+    def measured(self) -> Sampler:
+        """The classes as their images were, where few of them borrow covariance."""
         return self.classes.borrowing(self.images).sampler(self.trainer.device)
 
     def _measure_more(self, more: ImageSet) -> None:
