@@ -224,6 +224,10 @@ class TestLessons:
         assert torch.allclose(spread_C[[0, 1, 4]], kept[[0, 1, 4]], rtol=1e-5)
         assert spread_C[2] > 20 * spread_C[[0, 1, 4]].max()  # deviations times 5
         assert 2 < spread_C[3] / kept[3] < spread_C[2] / kept[2]
+        few = create(tmp_path / "few")
+        few.learn(*pictures({0: 1, 1: 1}))
+        few.learn(*pictures({2: 1, 3: 1}, seed=1))
+        assert drawn[-1].covariance().std(0).max() < 1e-6  # none is wider than the others
 
     def test_a_model_of_one_image(self, tmp_path: Path) -> None:
         classifier = create(tmp_path / "model")

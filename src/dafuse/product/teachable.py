@@ -56,12 +56,13 @@ class TeachableDAF(DAF):
         """What the rows are aligned with: as `measured`, wider for classes of few images.
 
         The mean of few images is not the mean of the class. Drawn as narrowly about it as they
-        were measured, such a class would leave to the others most of what it looks like, and the
-        others would be sure of it.
+        were measured, such a class would leave most of what it looks like to classes of many
+        images, which would be sure of it. Where all are of as few, none gives way to another.
         """
         counts_C = torch.tensor(self.images, device=self.trainer.device, dtype=torch.float32)
         borrowed_C = (1 - (counts_C - 1) / (ENOUGH - 1)).clamp(min=0)
-        return self.measured().widened(1 + WIDENING * borrowed_C / counts_C.sqrt())
+        wider_C = 1 + WIDENING * borrowed_C / counts_C.sqrt()
+        return self.measured().widened(wider_C / wider_C.min())
 
     def measured(self) -> Sampler:
         """The classes as their images were, where few of them borrow covariance."""
