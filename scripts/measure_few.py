@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dafuse import Classifier
-from dafuse.product.calibration import calibration_error
+from dafuse.product.evaluation import calibration_error
 from dafuse.product.reports import LearnReport, likely_share
 
 CLASSES = 10  # of a lesson

@@ -57,6 +57,19 @@ def test_forget_removes_a_class_and_undo_brings_it_back(classifier: Classifier) 
     assert np.array_equal(classifier.probabilities(images), before)
 
 
+def test_an_accent_may_be_spelt_in_two_ways(classifier: Classifier) -> None:
+    one, two = "caf\u00e9", "cafe\u0301"
+    classifier.rename("class 1", two)
+    assert classifier.classes[1] == one
+    classifier.rename(two, "cafeteria")
+    classifier.rename("cafeteria", one)
+    assert classifier.forget(two).names == [one]
+    assert classifier.classes == ["class 0", "class 2", "class 3"]
+    assert classifier.forget(two, for_good=True).versions
+    with pytest.raises(DafuseError, match="no class is called"):
+        classifier.forget(two)
+
+
 def test_forgetting_for_good_leaves_nothing_to_undo_to(classifier: Classifier) -> None:
     path = classifier.folder.path
     gone = classifier.version.classes[2].statistics

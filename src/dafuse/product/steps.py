@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from dafuse.data.names import same_name, taught_name
+from dafuse.data.names import composed, same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Parent, Version, now
@@ -27,7 +27,7 @@ def forget(
     folder.require()
     if not names:
         raise DafuseError("name the classes to forget")
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(map(composed, names)))
     with folder.changing(progress or Progress()):
         head = folder.head()
         history = folder.history() if for_good else [folder.version(head)]
@@ -63,7 +63,7 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
         head = folder.head()
         version = folder.version(head)
         row = version.position(old)
-        others = [name for name in version.names if name != old]
+        old, others = version.names[row], version.names[:row] + version.names[row + 1 :]
         if taken := [name for name in others if same_name(name) == same_name(new)]:
             raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
         classes = list(version.classes)
@@ -114,10 +114,11 @@ def _ids(history: list[Version], names: list[str]) -> set[int]:
 
     A class that was called so once and is still here, by another name, stays.
     """
-    today = {record.id: record.name for record in history[-1].classes}
+    today = {record.id: composed(record.name) for record in history[-1].classes}
+    called = [(composed(record.name), record.id) for one in history for record in one.classes]
     ids = set()
     for name in names:
-        ever = {record.id for one in history for record in one.classes if record.name == name}
+        ever = {number for other, number in called if other == name}
         found = {number for number in ever if today.get(number, name) == name}
         if not found:
             history[-1].position(name)  # says which there are

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dafuse import __version__
+from dafuse.data.names import composed
 from dafuse.errors import DafuseError
 
 FORMAT = 1
@@ -80,12 +81,13 @@ class Version:
 
     def position(self, name: str) -> int:
         """The row of a class, or one line that says there is none of that name."""
-        if name not in self.names:
+        names = list(map(composed, self.names))  # a terminal may spell an accent in another way
+        if composed(name) not in names:
             raise DafuseError(
                 f"no class is called {name!r}; there are {', '.join(sorted(self.names)[:12])}"
                 + (" ..." if len(self.names) > 12 else "")
             )
-        return self.names.index(name)
+        return names.index(composed(name))
 
     def next(self, step: dict[str, Any], sha256: str, **changes: Any) -> "Version":
         """The version after this one, whose own file has this hash (version 0 has no file)."""
