@@ -115,9 +115,10 @@ class LearnReport:
 
 
 def likely_share(found: int, of: int) -> tuple[float, float]:
-    """Between what the share lies of which so many were found, 19 times of 20 (Wilson's interval).
+    """Between what the share lies of which so many were found: Wilson's interval of 95 %.
 
-    It is wide where there are few.
+    It is wide where there are few. That it holds for new images, too, takes that they are like
+    these: it did for 83 % of the classes in docs/product.md.
     """
     z = 1.96
     middle = (found + z * z / 2) / (of + z * z)
