@@ -18,7 +18,8 @@ from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.card import read_card
 from dafuse.product.classifier import Classifier
-from dafuse.product.parity import Difference
+from dafuse.product.export import Network, _card, _pt2
+from dafuse.product.parity import Difference, difference
 from dafuse.product.runtime import centre_square
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.backbone import ViT
@@ -101,6 +102,7 @@ def test_int8_is_small_and_close(
     assert "3 classes, int8" in said
     told = re.search(r"differ by up to (\S+), by (\S+) on average", said)
     assert told
+    assert re.search(r"on 8 made-up pictures: the same answer for [5-8];", said)
     assert 1e-4 < float(told[2]) < float(told[1]) < 0.3  # one byte a weight is not exact
     assert file.stat().st_size < 0.4 * float_file.stat().st_size
     session = InferenceSession(file)
@@ -217,7 +219,7 @@ def test_a_file_that_computes_something_else_is_not_written(
     assert model.export(file, int8).difference.largest < (0.3 if int8 else 1e-4)
     before = file.read_bytes()
     monkeypatch.setattr("dafuse.product.export.fold", lambda vit, adapter: Wrong(vit))
-    with pytest.raises(DafuseError, match="gives other probabilities than the model") as caught:
+    with pytest.raises(DafuseError, match="gives other answers than the model") as caught:
         model.export(file, int8)
     assert "\n" not in str(caught.value)
     assert file.read_bytes() == before
@@ -228,11 +230,30 @@ def test_int8_weights_that_give_no_number_are_not_written(
     tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = taught(tmp_path / "model", {0: 6, 1: 6})
-    found = [Difference(0.0, 0.0), Difference(math.nan, math.nan)]
+    found = [Difference(0.0, 0.0, 0.0, 8, 8), Difference(math.nan, math.nan, math.nan, 8, 0)]
     monkeypatch.setattr("dafuse.product.export.difference", lambda *args: found.pop(0))
     with pytest.raises(DafuseError, match="by up to nan"):
         model.export(tmp_path / "model.onnx", int8=True)
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_what_decides_about_unknown_is_compared_too(
+    tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "model", {0: 6, 1: 6})
+    monkeypatch.setattr(
+        "dafuse.product.export.familiarity", lambda logits: torch.logsumexp(logits, -1) - 100
+    )
+    with pytest.raises(DafuseError, match="gives other answers than the model"):
+        model.export(tmp_path / "model.pt2")
+    found = difference(_pt2_of(model), ".pt2", model.model)
+    assert found.largest < 1e-4
+    assert found.familiarity == pytest.approx(100, abs=1e-3)
+
+
+def _pt2_of(model: Classifier) -> bytes:
+    with torch.no_grad():
+        return _pt2(Network(model.model), _card(model.model, int8=False))
 
 
 class Wrong(torch.nn.Module):

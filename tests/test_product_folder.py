@@ -66,6 +66,8 @@ def test_a_damaged_old_version_blocks_only_what_needs_it(model: Path) -> None:
     assert info.damaged.keys() == {1}
     (line,) = [line for line in info.lines() if line.startswith("    1  damaged: ")]
     assert str(file) in line
+    ledger = classifier.ledger()
+    assert "versions/0001.json" in ledger.lines()[-1]  # it is not looked into, and that is said
     classifier.learn(*pictures({7: 6}, seed=9))
     classifier.forget("zero")
     for _ in range(3):
@@ -75,6 +77,21 @@ def test_a_damaged_old_version_blocks_only_what_needs_it(model: Path) -> None:
         classifier.undo()
     assert "\n" not in str(caught.value)
     assert Classifier.open(model, device="cpu").version.number == 2
+
+
+def test_a_class_can_be_forgotten_for_good_though_an_old_version_is_damaged(model: Path) -> None:
+    """What it held nobody knows, so it goes, and all before it."""
+    classifier = Classifier.open(model, device="cpu")
+    classifier.rename("class 0", "zero")
+    file = model / "versions" / "0001.json"
+    file.write_bytes(file.read_bytes()[:-9])
+    assert classifier.forget("class 3", for_good=True).versions == [1, 2, 3]
+    assert "class 3" not in classifier.classes
+    assert [path.name for path in (model / "versions").iterdir()] == ["0004.json"]
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        classifier.undo()
+    classifier.learn(*pictures({7: 6}, seed=9))
+    classifier.undo()
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -90,9 +107,9 @@ def test_undo_does_not_go_where_a_tensor_is_damaged(model: Path, gone: bool) -> 
     assert files(model) == before
     info = classifier.info()
     assert info.damaged.keys() == {1}
-    first, second = [line for line in info.lines() if line.startswith("    1  ")]
-    assert "learned class 0" in first
-    assert digest in second
+    (line,) = [line for line in info.lines() if line.startswith("    1  ")]
+    assert "learned class 0" in line
+    assert f"{digest}.safetensors" in line.partition("; damaged: ")[2]
     classifier.rename("class 0", "zero")
 
 
@@ -279,15 +296,15 @@ def test_files_that_go_while_they_are_counted_are_no_damage(
 def test_info_takes_no_version_that_is_being_undone_for_damaged(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole_history, undone = ModelFolder.whole_history, []
+    readable_history, undone = ModelFolder.readable_history, []
 
     def slow(folder: ModelFolder, last: Version) -> object:
-        history = whole_history(folder, last)
+        history = readable_history(folder, last)
         if not undone:
             undone.append(True)
             steps.undo(ModelFolder(model))  # by another process, which removes its files
         return history
 
-    monkeypatch.setattr(ModelFolder, "whole_history", slow)
+    monkeypatch.setattr(ModelFolder, "readable_history", slow)
     info = summarise(ModelFolder(model))
     assert (info.version.number, info.damaged) == (1, {})

@@ -192,14 +192,21 @@ class TestLessons:
         low, high = likely_share(4, 4)
         assert (0.3 < low < 0.6, high) == (True, 1.0)
         assert (
-            f"class 3 (4 images): 4 of 4 recognised when left out in turn; of new ones likely "
-            f"{low:.0%} to 100%" in text
+            f"class 3 (4 images): 4 of 4 recognised when left out in turn; a rough guess for new "
+            f"ones is {low:.0%} to 100%" in text
         )
         assert "mixed (3 images): 0 of 3 recognised" in text
         assert classifier.info().version.step["classes"][0]["found"] == 4
         more = classifier.learn(*pictures({3: 2}, seed=3))  # of these two alone it can be said
         assert [(one.known_from, one.left_out, one.found) for one in more.few] == [(6, 2, 2)]
+        assert "class 3 (6 images): 2 of 2 of this lesson recognised" in "\n".join(more.lines())
         assert not classifier.learn(*pictures({3: 9}, seed=4)).few
+
+    def test_ten_images_are_not_few_though_one_is_kept_back(self, tmp_path: Path) -> None:
+        report = create(tmp_path / "model").learn(*pictures({0: 10, 1: 10, 2: 9}), holdout=0.1)
+        assert [one.known_from for one in report.classes] == [9, 9, 8]
+        assert [one.name for one in report.few] == ["class 2"]
+        assert "class 2 (8 images, 1 kept back to test): " in "\n".join(report.lines())
 
     def test_many_classes_of_few_images_are_told_together(self, tmp_path: Path) -> None:
         report = create(tmp_path / "model").learn(*pictures(dict.fromkeys(range(10), 2)))

@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> None:
         f"images of {size} x {size} pixels"
     )
     print(
-        f"compared with the model: probabilities differ by up to {difference.largest:.2g}, "
+        f"compared with the model on {difference.pictures} made-up pictures: the same answer for "
+        f"{difference.same}; probabilities differ by up to {difference.largest:.2g}, "
         f"by {difference.mean:.2g} on average"
     )

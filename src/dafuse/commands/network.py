@@ -32,6 +32,8 @@ def is_exported(model: str) -> bool:
 
 def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
     """Torch is imported only for a model's folder."""
+    if options.model.lower().endswith(".pt2"):
+        raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
     if not is_exported(options.model):
         from dafuse.product.classifier import Classifier
 

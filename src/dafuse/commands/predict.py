@@ -48,6 +48,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if options.top < 1:
         raise DafuseError(f"--top must be at least 1, not {options.top}")
+    if options.threshold is not None and math.isnan(options.threshold):
+        raise DafuseError("--threshold must be a number, not nan")
     images, missing = find_images(options.images)
 
     model = open_model(options)

@@ -103,7 +103,10 @@ class ModelFolder:
 
     def head(self) -> Parent:
         """The version that counts."""
-        content = read_json(self.head_file)
+        try:
+            content = read_json(self.head_file)
+        except DafuseError as error:
+            raise DafuseError(f"{error}; restore it from a copy of the model") from None
         require_format(content, self.head_file)
         try:
             return Parent(int(content["version"]), str(content["sha256"]))
@@ -116,12 +119,12 @@ class ModelFolder:
 
     def history(self, last: Version | None = None) -> list[Version]:
         """From the first version that `undo` can reach to this one, or to the one that counts."""
-        versions, damage = self.whole_history(last or self.version(self.head()))
+        versions, damage = self.readable_history(last or self.version(self.head()))
         if damage is not None:
             raise damage
         return versions
 
-    def whole_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
+    def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
         """As `history`, as far back as files are whole; and what is wrong with the one before."""
         versions = [last]
         while (parent := versions[0].parent) is not None:
@@ -167,6 +170,10 @@ class ModelFolder:
         content: dict[str, Any] = {"format": FORMAT, "version": head.number, "sha256": head.sha256}
         write_json(self.head_file, content)
         self.remove_unreachable()
+
+    def numbers(self) -> list[int]:
+        """Of all versions whose files are there."""
+        return sorted(int(file.stem) for file in self.path.glob("versions/*.json"))
 
     def remove_unreachable(self) -> None:
         try:

@@ -137,7 +137,10 @@ def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[
         ".lock": "empty; held while the model is changed",
     }
     classes: dict[str, ClassRecord] = {}
-    for version in folder.history(current):  # the one that counts comes last and has the last word
+    history, damage = folder.readable_history(current)
+    if damage is not None and folder.version(folder.head()) != current:
+        raise damage  # the model was changed meanwhile, and is read again
+    for version in history:  # the one that counts comes last and has the last word
         kept = "" if version.number == current.number else f", kept for undo to {version.number}"
         roles[_name(folder, folder.version_file(version.number))] = (
             "class names, numbers of images, settings, accuracies, times; no file names" + kept

@@ -9,26 +9,47 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.product.card import INPUT
+from dafuse.product.card import INPUT, OUTPUTS
 from dafuse.product.model import Model
+from dafuse.product.unknown import familiarity
 
 GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: a picture of each, from plain to busy
 
 
+Scores = tuple[np.ndarray, np.ndarray]  # probabilities [N, C], familiarities [N]
+
+
 @dataclass(frozen=True)
 class Difference:
-    """Between the probabilities of a file and those of its model."""
+    """Between the answers of a file and those of its model."""
 
-    largest: float
+    largest: float  # of probabilities
     mean: float
+    familiarity: float  # the largest
+    pictures: int
+    same: int  # of the pictures: the same class, or unknown by both
 
 
 def difference(data: bytes, suffix: str, model: Model) -> Difference:
     """Of the bytes of a whole file of this suffix, which are run as their users will run them."""
     pixels_N3SS = pictures(model.vit.preprocessing.size)
     run = _run_onnx if suffix == ".onnx" else _run_pt2
-    apart_NC = np.abs(run(data, pixels_N3SS) - _expected(model, pixels_N3SS))
-    return Difference(float(apart_NC.max()), float(apart_NC.mean()))
+    found, expected = run(data, pixels_N3SS), _expected(model, pixels_N3SS)
+    apart_NC, apart_N = (np.abs(a - b) for a, b in zip(found, expected, strict=True))
+    answers = [_answers(scores, model.threshold) for scores in (found, expected)]
+    return Difference(
+        float(apart_NC.max()),
+        float(apart_NC.mean()),
+        float(apart_N.max()),
+        len(pixels_N3SS),
+        int((answers[0] == answers[1]).sum()),
+    )
+
+
+def _answers(scores: Scores, threshold: float) -> np.ndarray:
+    """The class of each picture, or -1: unknown."""
+    probabilities_NC, familiarities_N = scores
+    return np.where(familiarities_N < threshold, -1, probabilities_NC.argmax(1))
 
 
 def pictures(size: int) -> Tensor:
@@ -38,8 +59,8 @@ def pictures(size: int) -> Tensor:
     return torch.cat([F.interpolate(255 * grid, size=(size, size)) for grid in grids])
 
 
-def _expected(model: Model, pixels_N3SS: Tensor) -> np.ndarray:
-    """[N, C] of the model as it predicts, its adapter beside the network.
+def _expected(model: Model, pixels_N3SS: Tensor) -> Scores:
+    """Of the model as it predicts, its adapter beside the network.
 
     On the CPU, for other devices may round more.
     """
@@ -51,16 +72,19 @@ def _expected(model: Model, pixels_N3SS: Tensor) -> np.ndarray:
     with torch.inference_mode():
         feats_ND = vit((pixels_N3SS - mean) / std, adapter)
         logits_NC = model.logits(feats_ND.to(model.device))
-        return model.probabilities(logits_NC).cpu().numpy()
+        both = model.probabilities(logits_NC), familiarity(logits_NC)
+    return both[0].cpu().numpy(), both[1].cpu().numpy()
 
 
-def _run_onnx(data: bytes, pixels_N3SS: Tensor) -> np.ndarray:
+def _run_onnx(data: bytes, pixels_N3SS: Tensor) -> Scores:
     from onnxruntime import InferenceSession
 
     session = InferenceSession(data, providers=["CPUExecutionProvider"])
-    return session.run(["probabilities"], {INPUT: pixels_N3SS.numpy()})[0]
+    probabilities_NC, familiarities_N = session.run(OUTPUTS[1:], {INPUT: pixels_N3SS.numpy()})
+    return probabilities_NC, familiarities_N
 
 
-def _run_pt2(data: bytes, pixels_N3SS: Tensor) -> np.ndarray:
-    module = torch.export.load(io.BytesIO(data)).module()
-    return module(pixels_N3SS)["probabilities"].detach().numpy()
+def _run_pt2(data: bytes, pixels_N3SS: Tensor) -> Scores:
+    found = torch.export.load(io.BytesIO(data)).module()(pixels_N3SS)
+    probabilities_NC, familiarities_N = (found[name].detach().numpy() for name in OUTPUTS[1:])
+    return probabilities_NC, familiarities_N

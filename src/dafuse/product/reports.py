@@ -23,12 +23,14 @@ class Taught:
 
     def how_sure(self) -> str:
         """Of a class of few images, in words for people who know no statistics."""
-        of = f"{self.name} ({_count(self.known_from, 'image', 'images')})"
+        kept_back = f", {self.held_out} kept back to test" if self.held_out else ""
+        of = f"{self.name} ({_count(self.known_from, 'image', 'images')}{kept_back})"
         if self.left_out:
             low, high = likely_share(self.found, self.left_out)
+            which = "" if self.left_out == self.known_from else " of this lesson"
             return (
-                f"{of}: {self.found} of {self.left_out} recognised when left out in turn; "
-                f"of new ones likely {low:.0%} to {high:.0%}"
+                f"{of}: {self.found} of {self.left_out}{which} recognised when left out in turn; "
+                f"a rough guess for new ones is {low:.0%} to {high:.0%}"
             )
         if self.resembles is not None:
             return f"{of}: one image cannot be tested; it looks most like {self.resembles}"
@@ -66,7 +68,7 @@ class LearnReport:
 
     @property
     def few(self) -> list[Taught]:
-        return [one for one in self.classes if one.known_from < FEW]
+        return [one for one in self.classes if one.known_from + one.held_out < FEW]
 
     def record(self) -> dict[str, Any]:
         """What the version keeps of it: counts and accuracies, no file names."""

@@ -30,8 +30,8 @@ def forget(
     names = list(dict.fromkeys(map(composed, names)))
     with folder.changing(progress or Progress()):
         head = folder.head()
-        history = folder.history() if for_good else [folder.version(head)]
-        version = history[-1]
+        version = folder.version(head)
+        history, damage = folder.readable_history(version) if for_good else ([version], None)
         ids = _ids(history, names)
         rows = [row for row, record in enumerate(version.classes) if record.id not in ids]
         if not rows:
@@ -49,9 +49,12 @@ def forget(
         removed: list[int] = []
         if for_good:  # undo must end before the first version that held one of them
             clean = list(takewhile(lambda one: not ids & {r.id for r in one.classes}, history))
+            if damage is not None:  # nobody knows what the older ones held
+                clean = []
             links = [*(one.parent for one in history[1:]), head]  # by which each is named
             after = replace(after, parent=links[len(clean) - 1] if clean else None)
-            removed = [one.number for one in history[len(clean) :]]
+            kept = {one.number for one in clean}
+            removed = [number for number in folder.numbers() if number not in kept]
         folder.publish(after)
     return Forgotten(names, for_good, removed)
 
@@ -64,6 +67,8 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
         version = folder.version(head)
         row = version.position(old)
         old, others = version.names[row], version.names[:row] + version.names[row + 1 :]
+        if new == old:
+            raise DafuseError(f"{old!r} is called so already: nothing to rename")
         if taken := [name for name in others if same_name(name) == same_name(new)]:
             raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
         classes = list(version.classes)

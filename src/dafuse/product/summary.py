@@ -38,9 +38,10 @@ class Summary:
         return [*lines, "", "history", *self._history_lines()]
 
     def _history_lines(self) -> list[str]:
-        said = [(version.number, describe(version)) for version in self.history]
-        said += [(number, f"damaged: {why}") for number, why in self.damaged.items()]
-        return [f"  {number:3}  {what}" for number, what in sorted(said, key=lambda one: one[0])]
+        said = {version.number: describe(version) for version in self.history}
+        for number, why in self.damaged.items():
+            said[number] = "; ".join([*filter(None, [said.get(number)]), f"damaged: {why}"])
+        return [f"  {number:3}  {what}" for number, what in sorted(said.items())]
 
 
 def summarise(folder: ModelFolder) -> Summary:
@@ -56,7 +57,7 @@ def summarise(folder: ModelFolder) -> Summary:
 
 def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], dict[int, str]]:
     """The versions that are known, and what is wrong with which."""
-    history, cut = folder.whole_history(last)
+    history, cut = folder.readable_history(last)
     damaged = {}
     if cut is not None and history[0].parent is not None:
         damaged[history[0].parent.number] = f"{cut}; undo ends here"
