@@ -19,7 +19,7 @@ from dafuse.product.reports import Alike
 WIDENING = 6.0
 DRAWN = 200  # features of each class
 ALIKE = 0.1  # share of a class that is taken for another, to be worth a warning
-ENOUGH = 5  # held-out images of a class, for their mistakes to say something
+LEAST_HELD_OUT = 5  # held-out images of a class, for their mistakes to say something
 MOST = 8  # warnings
 
 
@@ -47,7 +47,7 @@ def held_out_shares(predicted_N: Tensor, labels_N: Tensor, classes: int) -> Tens
     counts_CC = torch.zeros(classes, classes)
     counts_CC.index_put_((labels_N.cpu(), predicted_N.cpu()), torch.ones(()), accumulate=True)
     totals_C1 = counts_CC.sum(1, keepdim=True)
-    return torch.where(totals_C1 >= ENOUGH, counts_CC / totals_C1, torch.nan)
+    return torch.where(totals_C1 >= LEAST_HELD_OUT, counts_CC / totals_C1, torch.nan)
 
 
 def alike(

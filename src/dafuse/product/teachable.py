@@ -14,7 +14,7 @@ from dafuse.methods.daf import DAF
 
 # Of the deviations of a class of one image, less for more and nothing from ENOUGH on. On CIFAR-100
 # with the embedded backbone (docs/product.md): more costs the classes of many images confidence.
-WIDENING = 4.0
+FEW_WIDENING = 4.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -61,7 +61,7 @@ class TeachableDAF(DAF):
         """
         counts_C = torch.tensor(self.images, device=self.trainer.device, dtype=torch.float32)
         borrowed_C = (1 - (counts_C - 1) / (ENOUGH - 1)).clamp(min=0)
-        wider_C = 1 + WIDENING * borrowed_C / counts_C.sqrt()
+        wider_C = 1 + FEW_WIDENING * borrowed_C / counts_C.sqrt()
         return self.measured().widened(wider_C / wider_C.min())
 
     def measured(self) -> Sampler:
