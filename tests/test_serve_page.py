@@ -231,6 +231,37 @@ def test_a_lesson_that_waits_for_another_process_says_so(
         expect(page.locator("#teach-status")).to_contain_text("Learned O")
 
 
+def test_undo_takes_back_the_step_it_shows_and_no_other(
+    browser: "playwright.Browser", model: Classifier
+) -> None:
+    expect = playwright.expect
+    model.rename("A", "first")
+    other = Classifier.open(model.folder.path, device="cpu")
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        expect(classes_known(page)).to_have_text(["first", "X"])
+        other.rename("X", "second")  # since the page was loaded
+        undo = page.get_by_role("button", name="Undo last step")
+        undo.click()
+        dialog = page.get_by_role("dialog", name="Take back the last step?")
+        expect(dialog).to_contain_text("renamed X to second")
+        other.rename("first", "third")  # while the dialog is open
+        dialog.get_by_role("button", name="Undo it").click()
+        status = page.locator("#teach-status")
+        expect(status).to_contain_text("Nothing was undone: the model was changed")
+        expect(classes_known(page)).to_have_text(["third", "second"])
+        undo.click()
+        expect(dialog).to_contain_text("renamed first to third")
+        dialog.get_by_role("button", name="Undo it").click()
+        expect(status).to_contain_text("Undone:")
+        expect(classes_known(page)).to_have_text(["first", "second"])
+        other.undo()
+        other.undo()
+        undo.click()
+        expect(status).to_have_text("There is nothing to undo any more.")
+        expect(undo).to_be_disabled()
+    assert other.classes == ["A", "X"]
+
+
 def test_everything_can_be_done_by_keyboard(
     browser: "playwright.Browser", tmp_path: Path, pictures: dict[str, list[Path]]
 ) -> None:

@@ -101,6 +101,48 @@ def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
     assert undone["classes"] == ["class 0", "class 1"]
 
 
+def test_undo_of_a_version_undoes_no_other(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    classifier.rename("class 0", "zero")
+    other = Classifier.open(tmp_path / "model", device="cpu")
+
+    def undo(version: str) -> httpx.Response:
+        return served.post("/undo", params={"version": version}, headers=BEARER)
+
+    with teachable(classifier) as served:
+        shown = served.get("/classes").json()
+        assert "renamed class 0 to zero" in shown["last_step"]
+        other.undo()
+        other.rename("class 1", "one")  # it has the number of the step that was shown
+        refused = undo(shown["version"])
+        assert refused.status_code == 409
+        assert said(refused).startswith("nothing was undone: the model was changed")
+        assert "renamed class 1 to one" in said(refused)
+        assert served.get("/classes").json()["classes"] == ["class 0", "one"]
+        other.rename("one", "1")
+        assert undo("2").status_code == 409  # by number, as a script has it
+        assert "renamed one to 1" in undo("3").json()["undone"]
+        now = served.get("/classes").json()["version"]
+        assert "renamed class 1 to one" in undo(now).json()["undone"]
+        assert "nothing to undo" in said(undo("1"))
+    assert Classifier.open(tmp_path / "model").classes == ["class 0", "class 1"]
+
+
+def test_a_step_that_comes_after_the_look_at_the_version_is_not_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = taught(tmp_path / "model", {0: 6, 1: 6})
+    other = Classifier.open(tmp_path / "model", device="cpu")
+    classifier.rename("class 0", "zero")
+    monkeypatch.setattr(classifier, "follow", lambda: None)  # it is not looked at again
+    with teachable(classifier) as served:
+        other.rename("class 1", "one")
+        refused = served.post("/undo?version=2", headers=BEARER)
+        assert refused.status_code == 409
+        assert "nothing was undone" in said(refused)
+    assert Classifier.open(tmp_path / "model").classes == ["zero", "one"]
+
+
 def test_a_lesson_that_waits_for_another_process_says_so(tmp_path: Path) -> None:
     classifier = taught(tmp_path / "model", {0: 5, 1: 5})
     other = Classifier.open(tmp_path / "model", device="cpu")

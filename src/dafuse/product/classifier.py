@@ -125,6 +125,14 @@ class Classifier:
         return self._start if self._model is None else self._model.version
 
     @property
+    def head(self) -> Parent | None:
+        """What `undo` can be told to expect: the last step, by number and hash; None: no step yet.
+
+        Read it before `version`: in between, a step may end, and then undo refuses.
+        """
+        return self._head
+
+    @property
     def classes(self) -> list[str]:
         """Names, in the order of the columns of `probabilities`."""
         return self.version.names
@@ -202,8 +210,8 @@ class Classifier:
             after.step.update(holdout=holdout, flip=flip, **given)
             self.folder.publish(after)
             with self._reading:
-                self._head = self.folder.head()
                 self._model = Model(self.vit, self._fabric.device, after, learned.state)
+                self._head = self.folder.head()  # after it, as in refresh
         return learned.report
 
     def predict(
@@ -249,9 +257,14 @@ class Classifier:
         steps.rename(self.folder, old, new)
         self.refresh()
 
-    def undo(self, progress: Progress | None = None) -> Version:
-        """Go back to the version before the last step, whatever it was; the version undone."""
-        undone, _ = steps.undo(self.folder, progress)
+    def undo(self, progress: Progress | None = None, expected: Parent | None = None) -> Version:
+        """Go back to the version before the last step; the version undone.
+
+        Args:
+            progress: how to show that it waits
+            expected: a `head`, so that no other step than that is undone; default: whatever it is
+        """
+        undone, _ = steps.undo(self.folder, progress, expected)
         self.refresh()
         return undone
 

@@ -77,14 +77,17 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
         folder.publish(version.next(step, head.sha256, classes=classes))
 
 
-def undo(folder: ModelFolder, progress: Progress | None = None) -> tuple[Version, Version]:
+def undo(
+    folder: ModelFolder, progress: Progress | None = None, expected: Parent | None = None
+) -> tuple[Version, Version]:
     """Go back to the version before; what was undone is removed. The undone one, and this one.
 
     Not to a version of which a file is damaged: the model that counts may be the last whole one.
-    What another process does while this one waits for it is not undone.
+    What another process does while this one waits for it is not undone; nor, where a version is
+    expected, another one.
     """
     folder.require()
-    seen = folder.head()
+    seen = expected or folder.head()
     with folder.changing(progress or Progress()):
         head = folder.head()
         if head != seen:

@@ -13,6 +13,7 @@ from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.staging import Staged, Staging
 from dafuse.product.server.timing import LessonProgress, LessonStopped
 from dafuse.product.summary import describe
+from dafuse.product.version import Parent
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
@@ -78,13 +79,35 @@ class Lessons:
         version = self.classifier.version
         return describe(version) if version.parent is not None else None
 
-    def undo(self) -> str:
-        """Take back the last step; which one that was."""
+    @property
+    def version(self) -> str | None:
+        """By which `undo` knows the last step; to be read before `last_step`.
+
+        The number alone comes again, when a step is undone and another follows.
+        """
+        head = self.classifier.head
+        return None if head is None else f"{head.number}-{head.sha256[:12]}"
+
+    def undo(self, version: str | None = None) -> str:
+        """Take back the last step, of this version if one is given; which one that was."""
         self._claim()
         try:
-            return describe(self.classifier.undo(_Impatient()))
+            self.classifier.follow()
+            expected = None if version is None else self._head_if(version)
+            return describe(self.classifier.undo(_Impatient(), expected))
         finally:
             self._changing.release()
+
+    def _head_if(self, version: str) -> Parent | None:
+        """What the model is at, if that is this version: its name, or just its number."""
+        head, current = self.classifier.head, self.version
+        if head is None or version in (current, str(head.number)):
+            return head
+        last = f": {self.last_step}" if self.last_step else ""
+        raise Refusal(
+            409,
+            f"nothing was undone: the model was changed, and its last step is now another{last}",
+        )
 
     def stop(self, patience: float = 1.5) -> bool:
         """Break off the lesson, which leaves the model as it was; whether it ended in time."""

@@ -79,10 +79,12 @@ async def predict(
 async def classes(here: Here) -> schema.Classes:
     limits, lessons = here.limits, here.lessons
     await asyncio.to_thread(here.predictor.follow)
+    version = None if lessons is None else lessons.version  # before the step that it stands for
     return schema.Classes(
         classes=here.predictor.classes,
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
+        version=version,
         last_step=None if lessons is None else lessons.last_step,
         limits=schema.Allowed(body_bytes=limits.body, files=limits.files, pixels=limits.pixels),
     )
@@ -150,8 +152,17 @@ async def lesson(lessons: Teaching) -> schema.Lesson:
     summary="Take back the last step of the model",
     responses=refused(401, 403, 409),
 )
-async def undo(lessons: Teaching) -> schema.Undone:
-    undone = await asyncio.to_thread(lessons.undo)
+async def undo(
+    lessons: Teaching,
+    version: Annotated[
+        str | None,
+        Query(
+            description="that the model must be at, else nothing is undone: the version of "
+            "/classes, or its number; default: whatever the last step is"
+        ),
+    ] = None,
+) -> schema.Undone:
+    undone = await asyncio.to_thread(lessons.undo, version)
     return schema.Undone(undone=undone, classes=lessons.classifier.classes)
 
 

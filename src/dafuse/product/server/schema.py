@@ -35,6 +35,10 @@ class Classes(BaseModel):
     classes: list[str] = Field(description="that the model knows, in the order they were learned")
     teaching: bool = Field(description="whether this server can be taught")
     staged: dict[str, int] = Field(description="pictures that wait to be learned, by class")
+    version: str | None = Field(
+        description="of the last step, for undo: its number and the beginning of its hash; null: "
+        "nothing is learned, or cannot be here"
+    )
     last_step: str | None = Field(description="what undo would take back; null: nothing")
     limits: Allowed
 

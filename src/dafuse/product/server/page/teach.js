@@ -26,7 +26,6 @@ export function setUpTeaching(knows, whenChanged) {
   limits = knows.limits;
   refresh = whenChanged;
   undoable = knows.last_step !== null;
-  byId("undo-what").textContent = knows.last_step ?? "";
   byId("known-names").replaceChildren(
     ...knows.classes.map((name) => Object.assign(make("option"), { value: name })),
   );
@@ -214,18 +213,34 @@ function report(found) {
   byId("notes").replaceChildren(...notes.map((text) => make("li", "", text)));
 }
 
+// Of the step that the dialog shows, and of no other: a terminal may change the model meanwhile.
 async function undo() {
   const dialog = byId("undo-dialog");
+  let knows;
+  try {
+    knows = await call("GET", "/classes");
+  } catch (error) {
+    say(status, error.message, "error");
+    return;
+  }
+  if (dialog.open) return; // by a second click
+  if (knows.last_step === null) {
+    await refresh();
+    say(status, "There is nothing to undo any more.", "error");
+    return;
+  }
+  byId("undo-what").textContent = knows.last_step;
   dialog.returnValue = "cancel"; // what Escape leaves
   dialog.showModal();
   await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
   if (dialog.returnValue !== "ok") return;
   try {
-    const { undone } = await call("POST", "/undo");
+    const { undone } = await call("POST", `/undo?version=${knows.version}`);
     byId("notes").replaceChildren();
     await refresh();
     say(status, `Undone: ${undone}`, "good");
   } catch (error) {
+    await refresh();
     say(status, error.message, "error");
   }
 }
