@@ -190,7 +190,15 @@ def test_it_is_taught_and_tried_and_undone(
         expect(status).to_contain_text("% (estimated). Try it now.")
         expect(page.get_by_role("progressbar")).to_be_hidden()
         expect(page.locator(".staged")).to_have_count(0)
-        expect(page.locator("#notes")).to_contain_text("O was learned from 5 pictures: unsure.")
+        assert model.version.step["classes"][0]["name"] == "O"
+        found = model.version.step["classes"][0]["found"]
+        notes = page.locator("#notes").get_by_role("listitem")
+        expect(notes.nth(0)).to_contain_text(f"O (5 images): {found} of 5 recognised when left out")
+        expect(notes.nth(0)).to_contain_text("of new ones likely")
+        expect(notes.nth(1)).to_contain_text("l (5 images):")
+        expect(notes.nth(2)).to_have_text(
+            "Classes of few pictures are unsure: teach more when you can."
+        )
         expect(classes_known(page)).to_have_text(["A", "X", "O", "l"])
 
         expected = model.predict(pictures["O"][0], top=4)[0]

@@ -205,8 +205,13 @@ def test_it_can_start_with_nothing(tmp_path: Path) -> None:
         assert served.post("/undo", headers=BEARER).status_code == 409
         assert learned(served, lesson({0: 5, 1: 5}))["state"] == "done"
         assert served.post("/predict", files=files(grey(1))).status_code == 200
-        assert learned(served, lesson({2: 1}))["report"]["held_out_accuracy"] is None  # one image
-        assert len(served.get("/classes").json()["classes"]) == 3
+        report = learned(served, lesson({2: 1, 3: 12}))["report"]
+        one, many = report["classes"]
+        assert "class 2 (1 image): one image cannot be tested" in one["how_sure"]
+        assert f"    {one['how_sure']}" in report["lines"]
+        assert many["how_sure"] is None
+        assert learned(served, lesson({4: 1}))["report"]["held_out_accuracy"] is None  # one image
+        assert len(served.get("/classes").json()["classes"]) == 5
 
 
 def test_teaching_needs_the_token_and_to_be_allowed(

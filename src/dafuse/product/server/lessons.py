@@ -144,4 +144,8 @@ class Lessons:
         images = [image for pictures in taken.values() for image in pictures]
         labels = [name for name, pictures in taken.items() for _ in pictures]
         report = self.classifier.learn(images, labels, flip=flip, progress=progress)
-        return {**asdict(report), "lines": report.lines()}
+        found = {**asdict(report), "lines": report.lines()}
+        few = {one.name: one.how_sure() for one in report.few}
+        for one in found["classes"]:
+            one["how_sure"] = few.get(one["name"])
+        return found

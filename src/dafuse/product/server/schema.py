@@ -60,7 +60,10 @@ class Lesson(BaseModel):
     progress: float = Field(description="from 0 to 1")
     seconds: float = Field(description="since it began, or that it took")
     seconds_left: float | None = Field(description="estimated; null: too early to tell")
-    report: dict[str, Any] | None = Field(description="how well it went, in numbers and lines")
+    report: dict[str, Any] | None = Field(
+        description="how well it went, in numbers and lines; of each class of few pictures, "
+        "how_sure one can be of it"
+    )
     error: str | None
 
 

@@ -201,10 +201,9 @@ function report(found) {
   }
   say(status, `${parts.join("; ")}. Try it now.`, "good");
   byId("class-name").value = "";
-  const few = found.classes.filter((one) => one.known_from < 10);
-  const notes = few.map(
-    (one) => `${one.name} was learned from ${count(one.known_from, "picture", "pictures")}: unsure.`,
-  );
+  const few = found.classes.filter((one) => one.how_sure !== null);
+  const notes = few.map((one) => `${one.how_sure}.`);
+  if (few.length) notes.push("Classes of few pictures are unsure: teach more when you can.");
   notes.push(
     ...found.alike.map(
       (pair) => `${pair.new} and ${pair.old} are alike: ${percent(pair.share)} are mistaken.`,
