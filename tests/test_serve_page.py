@@ -163,6 +163,23 @@ def test_pictures_can_be_dropped_and_pasted(
         playwright.expect(page.locator(".staged")).to_contain_text("O 1 picture")
 
 
+def test_an_accent_spelt_in_two_ways_is_one_class(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        rows = page.locator(".staged")
+        for name, waiting in (("cafe\u0301", 2), ("caf\u00e9", 4)):
+            page.get_by_label("Name of a class").fill(name)
+            page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
+            expect(rows).to_contain_text([f"caf\u00e9 {waiting} pictures"])
+        expect(rows).to_have_count(1)
+        expect(rows.locator("img")).to_have_count(4)
+        page.get_by_role("button", name="Remove the pictures of").click()
+        expect(rows).to_have_count(0)
+        expect(page.get_by_role("button", name="Learn")).to_be_disabled()
+
+
 def test_it_is_taught_and_tried_and_undone(
     browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
 ) -> None:

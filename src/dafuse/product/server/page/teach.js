@@ -52,9 +52,10 @@ export async function add(files) {
   try {
     for (const { form, count: size } of forms(files, limits)) {
       say(status, `Sending ${count(files.length, "picture", "pictures")} of ${name} ...`);
-      const { staged } = await call("POST", path, form);
-      row(name).show(files.slice(sent, sent + size));
-      row(name).set(staged);
+      // by the name it keeps: an accent can be spelt in two ways
+      const kept = await call("POST", path, form);
+      row(kept.name).show(files.slice(sent, sent + size));
+      row(kept.name).set(kept.staged);
       setButtons();
       sent += size;
     }
