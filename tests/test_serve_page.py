@@ -180,6 +180,25 @@ def test_an_accent_spelt_in_two_ways_is_one_class(
         expect(page.get_by_role("button", name="Learn")).to_be_disabled()
 
 
+def test_learning_when_nothing_waits_any_more_asks_for_pictures(
+    browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
+) -> None:
+    expect = playwright.expect
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        page.get_by_label("Name of a class").fill("O")
+        page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
+        expect(page.locator(".staged")).to_have_count(1)
+        gone = "fetch('/classes/O/images', {method: 'DELETE', headers: {Authorization: '%s'}})"
+        page.evaluate(gone % f"Bearer {TOKEN}")  # from elsewhere: the page does not know
+        learn = page.get_by_role("button", name="Learn")
+        learn.click()
+        expect(page.locator("#teach-status")).to_have_text("Add pictures first.")
+        expect(page.locator(".staged")).to_have_count(0)
+        expect(learn).to_be_disabled()
+        page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
+        expect(learn).to_be_enabled()
+
+
 def test_it_is_taught_and_tried_and_undone(
     browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
 ) -> None:

@@ -115,9 +115,19 @@ async function drop(name) {
 
 async function learn() {
   byId("notes").replaceChildren();
+  learning = true; // from here on, so that a second click does nothing
+  setButtons();
   try {
+    await refresh(); // what waited may be gone: learned from another page, or with a server before
+    if (!rows.size) {
+      end();
+      say(status, "Add pictures first.", "error");
+      await watch(false); // the lesson of another page, if there is one
+      return;
+    }
     await call("POST", `/learn?flip=${byId("flip").checked}`);
   } catch (error) {
+    end();
     say(status, error.message, "error");
     return;
   }
