@@ -67,6 +67,12 @@ def test_a_model_is_made_and_taught_more(taught: Terminal) -> None:
     assert "of 10 images of 2 classes right" in taught.out
 
 
+def test_mirroring_is_as_in_the_last_lesson_unless_told(dafuse: Terminal) -> None:
+    for option, mirrored in (([], True), (["--no-flip"], False), ([], False), (["--flip"], True)):
+        assert dafuse("learn", "model", "photos", *QUICK, *option) == 0
+        assert ModelFolder("model").read(lambda version: version.step["flip"]) is mirrored
+
+
 def test_forget_rename_and_undo_say_what_they_did(taught: Terminal) -> None:
     assert taught("rename", "model", "class 0", "zero") == 0
     assert "class 0 is now called zero" in taught.out

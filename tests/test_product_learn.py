@@ -29,6 +29,20 @@ def state(classifier: Classifier) -> dict[str, torch.Tensor]:
     return read_state(classifier.folder, classifier.version)
 
 
+@pytest.fixture
+def mirrored(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each epoch trained from now on, whether some image was mirrored."""
+    found: list[bool] = []
+
+    def watched(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        boxes, flips = random_crops(*given)
+        found.append(bool(flips.any()))
+        return boxes, flips
+
+    monkeypatch.setattr(batches, "random_crops", watched)
+    return found
+
+
 def test_lessons_give_what_a_benchmark_run_gives(tmp_path: Path) -> None:
     """The same images in two lessons and in two tasks: the same tensors and answers."""
     drawn = glyphs(train_per_class=10, test_per_class=3)
@@ -105,22 +119,33 @@ class TestLessons:
         with pytest.raises(DafuseError, match="holdout"):
             classifier.learn(*pictures({2: 9}), holdout=1)
 
-    def test_mirrored_images_can_be_left_out(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        mirrored = []
-
-        def watched(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            boxes, flips = random_crops(*given)
-            mirrored.append(bool(flips.any()))
-            return boxes, flips
-
-        monkeypatch.setattr(batches, "random_crops", watched)
+    def test_mirrored_images_can_be_left_out(self, tmp_path: Path, mirrored: list[bool]) -> None:
         for flip in (True, False):
             mirrored.clear()
             create(tmp_path / str(flip)).learn(*pictures({0: 20, 1: 20}), flip=flip)
             assert mirrored
             assert any(mirrored) == flip
+
+    def test_mirroring_is_remembered(self, tmp_path: Path, mirrored: list[bool]) -> None:
+        def learn(*classes: int, **options: bool) -> bool:
+            mirrored.clear()
+            model.learn(*pictures(dict.fromkeys(classes, 20)), **options)
+            assert mirrored
+            return any(mirrored)
+
+        model = create(tmp_path / "model")
+        assert learn(0, 1)  # unless told, a first lesson is mirrored
+        assert not learn(2, 3, flip=False)
+        other = Classifier.open(tmp_path / "model", device="cpu")
+        other.rename("class 0", "zero")
+        assert not learn(4, 5)  # from the folder, whoever changed it since
+        model.forget("class 2", "class 4", for_good=True)  # with the version of either lesson
+        assert not learn(6, 7)
+        assert model.version.step["flip"] is False
+        assert learn(8, 9, flip=True)
+        assert model.version.flip
+        model.undo()
+        assert not model.version.flip
 
     def test_more_of_a_class_is_as_if_it_were_learned_at_once(self, tmp_path: Path) -> None:
         """No adapter is trained on known classes, so only their statistics differ."""

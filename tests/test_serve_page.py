@@ -349,7 +349,7 @@ def test_everything_can_be_done_by_keyboard(
         expect(page.locator(".staged")).to_have_count(2)
         mirrored = page.get_by_role("checkbox", name="Pictures may be mirrored")
         expect(mirrored).to_have_accessible_description(
-            "Switch off for letters, signs, left and right hands."
+            "Switch off for letters, signs, left and right hands. It is remembered."
         )
         to(mirrored)
         page.keyboard.press("Space")
@@ -360,6 +360,10 @@ def test_everything_can_be_done_by_keyboard(
         expect(classes_known(page)).to_have_text(["A", "X"])
         choose(page.get_by_label("Choose a picture"), pictures["A"][:1])
         expect(page.locator(".answer")).to_have_count(1)
+        expect(mirrored).not_to_be_checked()
+        page.reload()
+        expect(classes_known(page)).to_have_text(["A", "X"])
+        expect(mirrored).not_to_be_checked()  # it is remembered
     assert model.version.step["flip"] is False
 
 

@@ -76,13 +76,19 @@ def test_a_lesson_may_do_without_mirrored_pictures(tmp_path: Path) -> None:
     with teachable(classifier) as served:
         learned(served, lesson({0: 3, 1: 3}))
         assert classifier.version.step["flip"] is True
+        assert served.get("/classes").json()["flip"] is True
         assert learned(served, lesson({2: 3, 3: 3}), flip=False)["state"] == "done"
         assert classifier.version.step["flip"] is False
+        assert served.get("/classes").json()["flip"] is False
+        learned(served, lesson({4: 3}))  # as the one before
+        assert classifier.version.step["flip"] is False
+        learned(served, lesson({5: 3}), flip=True)
+        assert served.get("/classes").json()["flip"] is True
         refused = served.post("/learn?flip=sideways", headers=BEARER)
         assert refused.status_code == 422
         assert said(refused).startswith("flip: ")
         asked = served.get("/openapi.json").json()["paths"]["/learn"]["post"]["parameters"]
-        assert [(one["name"], one["schema"]["default"]) for one in asked] == [("flip", True)]
+        assert [(one["name"], one["required"]) for one in asked] == [("flip", False)]
         assert "letters" in asked[0]["description"]
         assert "letters" in served.get("/docs").text
 
@@ -316,7 +322,7 @@ class Held:
         self.go_on, self.images = threading.Event(), []  # type: ignore[var-annotated]
         learn = classifier.learn
 
-        def held(images: Any, labels: Any, *, flip: bool, progress: Any) -> Any:
+        def held(images: Any, labels: Any, *, flip: bool | None, progress: Any) -> Any:
             self.images += [weakref.ref(image) for image in images]
             with progress.bar("train", 4) as bar:
                 bar.advance()

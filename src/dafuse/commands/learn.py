@@ -25,9 +25,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--epochs", type=int, help="passes over the images (20)")
     parser.add_argument("--lr", type=float, help="learning rate (0.01)")
     parser.add_argument(
-        "--no-flip",
-        action="store_true",
-        help="do not also train on mirrored images: for letters, arrows and the like",
+        "--flip",
+        action=argparse.BooleanOptionalAction,
+        help="also train on mirrored images, or not: for letters, arrows and the like (as in the "
+        "model's last lesson; in a first one mirrored)",
     )
     add_network_options(parser)
     options = parser.parse_args(arguments)
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
                 holdout=options.holdout,
                 epochs=options.epochs,
                 lr=options.lr,
-                flip=not options.no_flip,
+                flip=options.flip,
                 progress=progress,
             )
         print("\n".join(report.lines()))

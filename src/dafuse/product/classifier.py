@@ -178,7 +178,7 @@ class Classifier:
         holdout: float = 0.1,
         epochs: int | None = None,
         lr: float | None = None,
-        flip: bool = True,
+        flip: bool | None = None,
         progress: Progress | None = None,
     ) -> LearnReport:
         """Learn new classes, and more of known ones; a new version of the model.
@@ -189,18 +189,20 @@ class Classifier:
             holdout: share of each class of 5 images or more that is kept back, to test with
             epochs: another number of passes over the images than the model's setting
             lr: another learning rate than the model's setting
-            flip: also train on mirrored images; not good for letters, arrows and the like
+            flip: also train on mirrored images; not good for letters, arrows and the like.
+                Default: as in the model's last lesson; in a first one, yes
             progress: how to show how far it is
         """
         progress = progress or Progress()
         dataset = lesson_images(images, labels)
-        if not flip:
-            dataset = replace(dataset, augmentation=Augmentation(flip=0.0))
         loader = Loader(dataset, self.vit.preprocessing, self._fabric.device, progress)
         options = {"epochs": epochs, "lr": lr}
         given = {name: value for name, value in options.items() if value is not None}
         with self.folder.changing(progress):
             version, digest = self._current()
+            flip = version.flip if flip is None else flip
+            if not flip:
+                loader.dataset = replace(loader.dataset, augmentation=Augmentation(flip=0.0))
             lesson = plan(version, loader.dataset, holdout)
             trainer = Trainer(self.vit, loader, self._fabric, version.seed, progress)
             method = self._method(trainer, version, given)

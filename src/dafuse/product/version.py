@@ -75,6 +75,11 @@ class Version:
         return [record.name for record in self.classes]
 
     @property
+    def flip(self) -> bool:
+        """Whether the last lesson was taught mirrored, too, as a first one is unless told."""
+        return bool(self.step.get("flip", True))
+
+    @property
     def objects(self) -> set[str]:
         """Every object this version needs."""
         return {self.adapter, self.classifier, *(record.statistics for record in self.classes)}
@@ -90,8 +95,13 @@ class Version:
         return names.index(composed(name))
 
     def next(self, step: dict[str, Any], sha256: str, **changes: Any) -> "Version":
-        """The version after this one, whose own file has this hash (version 0 has no file)."""
+        """The version after this one, whose own file has this hash (version 0 has no file).
+
+        A step that is no lesson says, too, how the last lesson was taught: forgetting for good may
+        remove the version that said so.
+        """
         parent = Parent(self.number, sha256) if self.number else None
+        step = {**step, "flip": self.flip} if self.number else step
         return replace(
             self, number=self.number + 1, parent=parent, made_by=__version__, step=step, **changes
         )

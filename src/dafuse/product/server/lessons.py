@@ -55,8 +55,8 @@ class Lessons:
         metrics.gauge("staged_pictures", lambda: sum(staging.counts.values()))
         metrics.gauge("learning", self._changing.locked)
 
-    def start(self, flip: bool = True) -> Job:
-        """Learn what is staged; ``flip``: mirrored, too."""
+    def start(self, flip: bool | None = None) -> Job:
+        """Learn what is staged; ``flip``: mirrored, too; None: as in the lesson before."""
         self._claim()
         taken = self.staging.take()
         if not taken:
@@ -121,7 +121,7 @@ class Lessons:
         if not self._changing.acquire(blocking=False):
             raise Refusal(409, "a lesson is being learned: wait until it is done")
 
-    def _learn(self, job: Job, taken: Staged, flip: bool) -> None:
+    def _learn(self, job: Job, taken: Staged, flip: bool | None) -> None:
         try:
             job.report = self._taught(taken, flip, job.progress)
             taken.clear()
@@ -140,7 +140,7 @@ class Lessons:
             self._metrics.count("lessons_total", outcome=job.state)
             self._changing.release()
 
-    def _taught(self, taken: Staged, flip: bool, progress: LessonProgress) -> dict[str, Any]:
+    def _taught(self, taken: Staged, flip: bool | None, progress: LessonProgress) -> dict[str, Any]:
         images = [image for pictures in taken.values() for image in pictures]
         labels = [name for name, pictures in taken.items() for _ in pictures]
         report = self.classifier.learn(images, labels, flip=flip, progress=progress)

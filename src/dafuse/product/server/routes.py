@@ -86,6 +86,7 @@ async def classes(here: Here) -> schema.Classes:
         staged={} if lessons is None else lessons.staging.counts,
         version=version,
         last_step=None if lessons is None else lessons.last_step,
+        flip=None if lessons is None else lessons.classifier.version.flip,
         limits=schema.Allowed(body_bytes=limits.body, files=limits.files, pixels=limits.pixels),
     )
 
@@ -126,12 +127,13 @@ async def learn(
     lessons: Teaching,
     response: Response,
     flip: Annotated[
-        bool,
+        bool | None,
         Query(
             description="whether pictures are also learned mirrored, which makes more of few; "
-            "false for letters, signs, left and right hands and the like"
+            "false for letters, signs, left and right hands and the like; default: as in the "
+            "model's last lesson, in a first one true"
         ),
-    ] = True,
+    ] = None,
 ) -> schema.Lesson:
     job = lessons.start(flip)
     response.headers["Location"] = "/learn"

@@ -40,6 +40,10 @@ class Classes(BaseModel):
         "nothing is learned, or cannot be here"
     )
     last_step: str | None = Field(description="what undo would take back; null: nothing")
+    flip: bool | None = Field(
+        description="whether the next lesson is taught mirrored, too, unless it is told: as the "
+        "last one was; null: this server cannot be taught"
+    )
     limits: Allowed
 
 

@@ -18,6 +18,7 @@ const rows = new Map(); // class name -> its row in the list of what waits
 let limits = { files: 1, body_bytes: 0 };
 let learning = false;
 let undoable = false;
+let mirrored = null; // as the model's last lesson was
 let refresh = async () => {};
 
 export function setUpTeaching(knows, whenChanged) {
@@ -26,6 +27,7 @@ export function setUpTeaching(knows, whenChanged) {
   limits = knows.limits;
   refresh = whenChanged;
   undoable = knows.last_step !== null;
+  if (knows.flip !== mirrored) byId("flip").checked = mirrored = knows.flip; // else it stays
   byId("known-names").replaceChildren(
     ...knows.classes.map((name) => Object.assign(make("option"), { value: name })),
   );
