@@ -103,7 +103,10 @@ def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: 
         assert httpx.post(f"{url}/learn", headers=headers).status_code == 202
         wait_for(lambda: httpx.get(f"{url}/learn", headers=headers).json()["progress"] > 0)
         out = stopped(run)
-    assert out == "stopped\n"
+    assert out == (
+        "stopped: the lesson was broken off, the model is as it was; "
+        "16 pictures not yet learned are gone\n"
+    )
     assert not (tmp_path / "new" / "model.json").exists()  # the lesson was broken off
 
 
@@ -113,7 +116,11 @@ def test_the_token_can_come_from_the_environment(model: Path) -> None:
         for token, status in (("from-outside", 200), ("another-token", 401)):
             headers = {"Authorization": f"Bearer {token}"}
             assert httpx.get(f"{url}/learn", headers=headers).status_code == status
+        image = files(png(pictures({0: 1})[0][0]))
+        headers = {"Authorization": "Bearer from-outside"}
+        httpx.post(f"{url}/classes/new/images", files=image, headers=headers)
         out = stopped(run)
+    assert out == "stopped: 1 picture not yet learned is gone\n"
     assert "token" not in out  # whoever gave it knows it
 
 

@@ -402,11 +402,41 @@ def test_a_server_that_ends_breaks_off_its_lesson(
     lessons = app.state.service.lessons
     job = lessons.job
     assert not lessons.stop(0)  # it waits in a step; the server did not wait for it
+    lost = "the lesson was broken off, the model is as it was; 10 pictures not yet learned are gone"
+    assert lessons.lost() == lost
     held.go_on.set()
     wait_for(lambda: lessons.stop(0))
     assert job.state == "failed"
     assert "stopped" in job.error
+    assert lessons.lost() == lost  # and the pictures are counted once
     assert (tmp_path / "model" / "model.json").read_bytes() == before
+
+
+def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = taught(tmp_path / "model", {0: 5, 1: 5})
+    arrived, go_on, publish = threading.Event(), threading.Event(), classifier.folder.publish
+
+    def held(version: Any) -> None:
+        arrived.set()
+        go_on.wait()
+        publish(version)
+
+    monkeypatch.setattr(classifier.folder, "publish", held)
+    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    with client(app) as served:
+        for name, contents in lesson({2: 5, 3: 5}).items():
+            served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+        served.post("/learn", headers=BEARER)
+        assert arrived.wait(60)
+        served.post("/classes/later/images", files=files(grey(1), grey(2)), headers=BEARER)
+    go_on.set()
+    lessons = app.state.service.lessons
+    wait_for(lambda: lessons.stop(0))
+    assert lessons.lost() == (
+        "the lesson was finished, the model is at version 2; 2 pictures not yet learned are gone"
+    )
 
 
 def test_large_pictures_are_staged_smaller() -> None:

@@ -55,9 +55,11 @@ def main(arguments: list[str]) -> None:
     )
     with suppress(KeyboardInterrupt):  # which uvicorn raises once it has stopped
         uvicorn.Server(config).run(sockets=[listening])
-    print("stopped", flush=True)
     lessons = app.state.service.lessons
-    if lessons is not None and not lessons.stop(0):
+    ended = lessons is None or lessons.stop(0)
+    lost = lessons.lost() if lessons else ""
+    print(f"stopped: {lost}" if lost else "stopped", flush=True)
+    if not ended:
         # A step of it takes longer than anybody waits, and Python would crash on tearing down what
         # it computes with. The model's folder bears this at any moment.
         os._exit(0)

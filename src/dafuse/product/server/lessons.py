@@ -27,6 +27,8 @@ class Job:
     number: int
     pictures: dict[str, int]  # of each class
     progress: LessonProgress
+    before: Parent | None  # what the model was at
+    stopped: bool = False  # the server ended while it was under way
     state: Literal["running", "done", "failed"] = "running"
     report: dict[str, Any] | None = None
     error: str | None = None
@@ -65,7 +67,7 @@ class Lessons:
         number = 1 if self.job is None else self.job.number + 1
         trains = len(taken.keys() - set(self.classifier.classes)) > 1
         counts = {name: len(pictures) for name, pictures in taken.items()}
-        self.job = Job(number, counts, LessonProgress(trains))
+        self.job = Job(number, counts, LessonProgress(trains), self._on_disk())
         # a daemon, so that a lesson that hangs cannot keep the server from ending
         self._thread = Thread(
             target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
@@ -113,9 +115,33 @@ class Lessons:
         """Break off the lesson, which leaves the model as it was; whether it ended in time."""
         if self.job is None or self._thread is None:
             return True
+        self.job.stopped |= self.job.state == "running"
         self.job.progress.stop()
         self._thread.join(patience)
         return not self._thread.is_alive()
+
+    def lost(self) -> str:
+        """After `stop`: what became of the lesson, and which pictures go; empty: neither."""
+        said, waiting = [], sum(self.staging.counts.values())
+        if self.job is not None and self.job.stopped:
+            state, head = self.job.state, self._on_disk()
+            if state == "running":  # in a step that nobody waits for, with its pictures
+                waiting += sum(self.job.pictures.values())
+            now = f"at version {head.number}" if head else "not readable"
+            now = "as it was" if head == self.job.before else now
+            how = "finished" if state == "done" else "broken off"
+            said.append(f"the lesson was {how}, the model is {now}")
+        if waiting:
+            pictures = "1 picture" if waiting == 1 else f"{waiting} pictures"
+            said.append(f"{pictures} not yet learned {'is' if waiting == 1 else 'are'} gone")
+        return "; ".join(said)
+
+    def _on_disk(self) -> Parent | None:
+        """The version that counts; None where there is none that can be read."""
+        try:
+            return self.classifier.folder.head()
+        except DafuseError:
+            return None
 
     def _claim(self) -> None:
         if not self._changing.acquire(blocking=False):
