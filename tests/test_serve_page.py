@@ -229,9 +229,10 @@ def test_it_is_taught_and_tried_and_undone(
         assert model.version.step["classes"][0]["name"] == "O"
         found = model.version.step["classes"][0]["found"]
         notes = page.locator("#notes").get_by_role("listitem")
-        expect(notes.nth(0)).to_contain_text(f"O (5 images): {found} of 5 recognised when left out")
-        expect(notes.nth(0)).to_contain_text("of new ones likely")
-        expect(notes.nth(1)).to_contain_text("l (5 images):")
+        expect(notes.nth(0)).to_contain_text("O (5 images, 1 kept back to test): ")
+        expect(notes.nth(0)).to_contain_text(f": {found} of 5 recognised when left out in turn; a ")
+        expect(notes.nth(0)).to_contain_text("rough guess for new ones is")
+        expect(notes.nth(1)).to_contain_text("l (5 images, 1 kept back to test):")
         expect(notes.nth(2)).to_have_text(
             "Classes of few pictures are unsure: teach more when you can."
         )
