@@ -364,7 +364,6 @@ def test_a_download_that_breaks_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     assert "--weights FILE" in str(caught.value)
 
 
-@pytest.mark.skipif(not PACKAGED.is_file(), reason="the package's own weights are not built yet")
 def test_the_packaged_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = cut_network(monkeypatch)
     assert PACKAGED.stat().st_size <= 12_000_000

@@ -1,14 +1,10 @@
 """What the commands share that load a model's network: options, and what they open."""
 
 import argparse
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dafuse.errors import DafuseError
-from dafuse.progress import Progress
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -43,25 +39,6 @@ def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
     from dafuse.product.runtime import ExportedModel
 
     return ExportedModel(options.model)
-
-
-@contextmanager
-def showing_progress() -> Iterator[Progress]:
-    """Bars where rich is installed, without which exported files must do; else lines alone."""
-    try:
-        from dafuse.engine.display import TerminalProgress
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "rich":
-            raise
-        yield _Lines()
-    else:
-        with TerminalProgress() as progress:
-            yield progress
-
-
-class _Lines(Progress):
-    def say(self, line: str) -> None:
-        print(line, file=sys.stderr)
 
 
 def open_or_create(options: argparse.Namespace) -> "Classifier":

@@ -12,7 +12,6 @@ from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import Experiment, MeasureOptions, Options
 from dafuse.experiments.measurement import Measurement
-from dafuse.files import read_json
 from dafuse.methods.registry import find_method, with_defaults
 from dafuse.progress import Progress
 from dafuse.report.runs import NoResultsYet, RunResult, load_run
@@ -81,7 +80,7 @@ def plan(
         config = replace(config, out=str(folder))
         if find_method(own["name"]).after_training:
             training = _training(config)
-            if not _finished(folder) or (folder / "record").is_dir():
+            if _finished(folder) is None or (folder / "record").is_dir():
                 recorders.setdefault(training, folder)
             recorder = recorders.get(training, folder)
             other = None if recorder == folder else str(recorder)
@@ -93,16 +92,17 @@ def plan(
 def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
     """What training each finished run in this folder recorded, and where."""
     for record in sorted(out.glob("*/record")):
-        run = record.parent
-        if _finished(run):
-            yield _training(RunConfig(**read_json(run / "config.json")["config"])), run
+        if found := _finished(record.parent):
+            yield _training(RunConfig(**found.config)), found.folder
 
 
-def _finished(folder: Path) -> bool:
+def _finished(folder: Path) -> RunResult | None:
+    """The run in this folder, if it is at its end and can be read."""
     try:
-        return not load_run(folder).mark
-    except DafuseError:  # no results yet, or none that can be read
-        return False
+        found = load_run(folder)
+    except DafuseError:
+        return None
+    return None if found.mark else found
 
 
 def _training(config: RunConfig) -> str:

@@ -8,6 +8,7 @@ one image less in it than it was learned from, and its rows are not aligned.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,9 +25,9 @@ from dafuse.product.teachable import TeachableDAF
 class Tried:
     """Images of a class that were left out in turn, or what it looks like where none can be."""
 
-    images: int = 0
+    left_out: int = 0
     found: int = 0  # of them
-    resembles: int | None = None  # the row of the class most like it
+    resembles: str | None = None  # the class most like it
 
 
 def try_few(lesson: Lesson, method: TeachableDAF, trainer: Trainer) -> dict[int, Tried]:
@@ -36,7 +37,7 @@ def try_few(lesson: Lesson, method: TeachableDAF, trainer: Trainer) -> dict[int,
     if len(means_CD) == 1:  # there is nothing to take its images for
         return {}
     alone = [row for row in few if method.images[row] == 1]
-    tried = {row: Tried(resembles=_most_like(means_CD, row)) for row in alone}
+    tried = {row: Tried(resembles=lesson.names[_most_like(means_CD, row)]) for row in alone}
     for images in (lesson.more, lesson.task.train):
         found_of = _found(images, [row for row in few if row not in alone], method, trainer)
         tried |= {row: Tried(len(found), sum(found)) for row, found in found_of.items()}
@@ -47,7 +48,7 @@ def _found(
     images: ImageSet, rows: list[int], method: TeachableDAF, trainer: Trainer
 ) -> dict[int, list[bool]]:
     """For each row that has images here, whether each of them is found again without itself."""
-    chosen = images.take(torch.isin(torch.from_numpy(images.labels), torch.tensor(rows)).numpy())
+    chosen = images.take(np.isin(images.labels, rows))
     if not len(chosen):
         return {}
     feats_ND, labels_N = trainer.features(chosen, method.global_adapter)

@@ -113,19 +113,37 @@ class ModelFolder:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DafuseError(f"{self.head_file} is not of a dafuse model") from None
 
+    def head_if_any(self) -> Parent | None:
+        """The version that counts; None where there is none that can be read."""
+        try:
+            return self.head()
+        except DafuseError:
+            return None
+
+    def require_still(self, version: Version) -> None:
+        """For readers that found damage: another process may have removed the files meanwhile.
+
+        Then all is read again.
+        """
+        if self.version(self.head()) != version:
+            raise DafuseError(f"{self.path} was changed meanwhile")
+
     def version(self, wanted: Parent) -> Version:
         data = _checked(self.version_file(wanted.number), wanted.sha256)
         return from_json(json.loads(data), self.version_file(wanted.number))
 
-    def history(self, last: Version | None = None) -> list[Version]:
-        """From the first version that `undo` can reach to this one, or to the one that counts."""
-        versions, damage = self.readable_history(last or self.version(self.head()))
+    def history(self) -> list[Version]:
+        """From the first version that `undo` can reach to the one that counts."""
+        versions, damage = self.readable_history(self.version(self.head()))
         if damage is not None:
             raise damage
         return versions
 
     def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
-        """As `history`, as far back as files are whole; and what is wrong with the one before."""
+        """As `history`, to this version and as far back as files are whole.
+
+        And what is wrong with the one before these, if anything.
+        """
         versions = [last]
         while (parent := versions[0].parent) is not None:
             try:

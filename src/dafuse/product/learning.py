@@ -1,7 +1,7 @@
 """One lesson, taught and tested: what the method learns, and a report on how well."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -111,17 +111,14 @@ def _held_out_logits(
 
 
 def _taught(lesson: Lesson, images: list[int], few: dict[int, Tried]) -> list[Taught]:
-    def taught(row: int, tried: Tried) -> Taught:
-        like = tried.resembles
-        return Taught(
+    return [
+        Taught(
             name=lesson.names[row],
             new=row >= lesson.task.first,
             images=len(lesson.learned(row)),
             held_out=int((lesson.held_out.labels == row).sum()),
             known_from=images[row],
-            left_out=tried.images,
-            found=tried.found,
-            resembles=None if like is None else lesson.names[like],
+            **asdict(few.get(row, Tried())),
         )
-
-    return [taught(row, few.get(row, Tried())) for row in lesson.rows]
+        for row in lesson.rows
+    ]

@@ -138,8 +138,8 @@ def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[
     }
     classes: dict[str, ClassRecord] = {}
     history, damage = folder.readable_history(current)
-    if damage is not None and folder.version(folder.head()) != current:
-        raise damage  # the model was changed meanwhile, and is read again
+    if damage is not None:
+        folder.require_still(current)
     for version in history:  # the one that counts comes last and has the last word
         kept = "" if version.number == current.number else f", kept for undo to {version.number}"
         roles[_name(folder, folder.version_file(version.number))] = (

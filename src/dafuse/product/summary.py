@@ -40,7 +40,8 @@ class Summary:
     def _history_lines(self) -> list[str]:
         said = {version.number: describe(version) for version in self.history}
         for number, why in self.damaged.items():
-            said[number] = "; ".join([*filter(None, [said.get(number)]), f"damaged: {why}"])
+            did = f"{said[number]}; " if number in said else ""
+            said[number] = f"{did}damaged: {why}"
         return [f"  {number:3}  {what}" for number, what in sorted(said.items())]
 
 
@@ -48,8 +49,8 @@ def summarise(folder: ModelFolder) -> Summary:
     def load(version: Version) -> Summary:
         sizes = [file.stat().st_size for file in folder.path.rglob("*") if file.is_file()]
         history, damaged = _looked_through(folder, version)
-        if damaged and folder.version(folder.head()) != version:
-            raise DafuseError(f"{folder.path} was changed meanwhile")  # and is read again
+        if damaged:
+            folder.require_still(version)
         return Summary(str(folder.path), version, history, sum(sizes), damaged)
 
     return folder.read(load)

@@ -67,7 +67,7 @@ class Lessons:
         number = 1 if self.job is None else self.job.number + 1
         trains = len(taken.keys() - set(self.classifier.classes)) > 1
         counts = {name: len(pictures) for name, pictures in taken.items()}
-        self.job = Job(number, counts, LessonProgress(trains), self._on_disk())
+        self.job = Job(number, counts, LessonProgress(trains), self.classifier.folder.head_if_any())
         # a daemon, so that a lesson that hangs cannot keep the server from ending
         self._thread = Thread(
             target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
@@ -124,7 +124,7 @@ class Lessons:
         """After `stop`: what became of the lesson, and which pictures go; empty: neither."""
         said, waiting = [], sum(self.staging.counts.values())
         if self.job is not None and self.job.stopped:
-            state, head = self.job.state, self._on_disk()
+            state, head = self.job.state, self.classifier.folder.head_if_any()
             if state == "running":  # in a step that nobody waits for, with its pictures
                 waiting += sum(self.job.pictures.values())
             now = f"at version {head.number}" if head else "not readable"
@@ -135,13 +135,6 @@ class Lessons:
             pictures = "1 picture" if waiting == 1 else f"{waiting} pictures"
             said.append(f"{pictures} not yet learned {'is' if waiting == 1 else 'are'} gone")
         return "; ".join(said)
-
-    def _on_disk(self) -> Parent | None:
-        """The version that counts; None where there is none that can be read."""
-        try:
-            return self.classifier.folder.head()
-        except DafuseError:
-            return None
 
     def _claim(self) -> None:
         if not self._changing.acquire(blocking=False):
