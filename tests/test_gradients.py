@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import small_vit
-from dafuse.fusion.gradients import Watched, gradient_and_fisher
+from dafuse.fusion.gradients import gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
-from dafuse.vit.adapter import Adapter, ProbedAdapter
+from dafuse.vit.adapter import Adapter, AdapterForEach
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,12 @@ def world() -> tuple:
     return vit, adapter.eval(), images, labels, head
 
 
-def loss(world: tuple, images: Tensor, labels: Tensor) -> tuple[Tensor, list[Watched]]:
+def loss(world: tuple, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     vit, adapter, _, _, head = world
-    probed = ProbedAdapter(adapter, vit.tokens)
-    probed.begin(len(images))
-    logits = cosine_logits(vit(images, probed), head)
-    return F.cross_entropy(logits, labels, reduction="none"), probed.watched()
+    copies = AdapterForEach(adapter)
+    copies.begin(len(images))
+    logits = cosine_logits(vit(images, copies), head)
+    return F.cross_entropy(logits, labels, reduction="none"), copies.own
 
 
 def one_by_one(world: tuple, images: Tensor, labels: Tensor) -> list[dict[str, Tensor]]:
@@ -75,9 +75,9 @@ def test_per_batch_fisher_squares_batch_means(world: tuple) -> None:
 def test_scaling_the_loss_scales_fisher_by_the_square(world: tuple) -> None:
     _, _, images, labels, _ = world
 
-    def scaled(x: Tensor, y: Tensor) -> tuple[Tensor, list[Watched]]:
-        values, watched = loss(world, x, y)
-        return 3 * values, watched
+    def scaled(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        values, own = loss(world, x, y)
+        return 3 * values, own
 
     plain = gradient_and_fisher(lambda x, y: loss(world, x, y), [(images, labels)])
     tripled = gradient_and_fisher(scaled, [(images, labels)])

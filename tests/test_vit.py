@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from conftest import PREPROCESSING, small_vit
 from dafuse.errors import DafuseError
-from dafuse.vit.adapter import Adapter, ProbedAdapter
+from dafuse.vit.adapter import Adapter, AdapterForEach
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
 
@@ -235,24 +235,18 @@ def test_tensors_are_copies_and_set_takes_them() -> None:
     assert one.up.bias.any()
 
 
-def test_probed_adapter_gives_the_features_of_the_adapter() -> None:
+def test_an_adapter_for_each_image_gives_the_features_of_the_adapter() -> None:
     vit, images = small_vit(), some_images()
     adapter = full_adapter(vit).eval()
-    probed = ProbedAdapter(adapter.train(), vit.tokens)  # has no dropout, whatever the mode
-    for _ in range(2):  # armed anew each time
-        probed.begin(len(images))
-        ours = vit(images, probed)
+    copies = AdapterForEach(adapter.train())  # has no dropout, whatever the mode
+    for count in (4, 2):  # anew each time
+        copies.begin(count)
+        ours = vit(images[:count], copies)
         with torch.no_grad():
-            expected = vit(images, adapter.eval())
+            expected = vit(images[:count], adapter.eval())
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-    watched = probed.watched()
-    expected_maps = [(name, layer) for layer in range(3) for name in ("down", "up")]
-    assert [(name, layer) for name, layer, _, _ in watched] == expected_maps
-    for name, layer, seen, probe in watched:
-        tokens = 1 if layer == 2 else vit.tokens  # the last block computes the CLS token alone
-        assert seen.shape == (4, tokens, 24 if name == "down" else 5)
-        assert probe.shape == (4, tokens, 5 if name == "down" else 24)
-        assert probe.requires_grad
+        shapes = {name: tensor.shape for name, tensor in copies.own.items()}
+        assert shapes == {name: (count, *p.shape) for name, p in adapter.named_parameters()}
 
 
 # ---- attention prefix and extra tokens

@@ -1,8 +1,7 @@
 """The mean gradient and the Fisher diagonal, every sample's own gradient from one backward pass.
 
-For a linear map, the gradient of sample b's loss with respect to the weight is Σ_n δ_bn a_bnᵀ,
-where a_bn are the map's inputs and δ_bn the gradients at its outputs. One backward pass of the
-*summed* loss gives δ for all samples at once, so no loop over samples is needed.
+Each sample is given a copy of the parameters. A sample's loss depends on its own copy alone, so the
+gradient of the *summed* loss holds those of all samples side by side: no loop over them is needed.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,12 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A linear map: name, layer, inputs [B, N, I], and a tensor [B, N, O] that stands for its output:
-# the gradient with respect to it is the gradient at the output.
-Watched = tuple[str, int, Tensor, Tensor]
-WatchedLoss = Callable[
-    [Tensor, Tensor], tuple[Tensor, list[Watched]]
-]  # images, labels -> losses [B]
+# images, labels -> losses [B], and the parameters as each sample has them [B, ...], by name
+LossOfEach = Callable[[Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass
@@ -29,41 +24,30 @@ class Curvature:
 
 
 def gradient_and_fisher(
-    loss: WatchedLoss, batches: Iterable[tuple[Tensor, Tensor]], per_sample: bool = True
+    loss: LossOfEach, batches: Iterable[tuple[Tensor, Tensor]], per_sample: bool = True
 ) -> Curvature:
     """One pass over the data. The empirical Fisher: true labels, squared gradients averaged.
 
     ``per_sample=False`` squares each batch's mean gradient instead, the common shortcut.
     """
-    summed: dict[str, list[Tensor]] = {}
-    squared: dict[str, list[Tensor]] = {}
+    summed: dict[str, Tensor] = {}
+    squared: dict[str, Tensor] = {}
     losses: list[Tensor] = []
     samples = terms = 0
     for images, labels in batches:
-        losses_B, watched = loss(images, labels)
-        deltas = torch.autograd.grad(losses_B.sum(), [output for *_, output in watched])
+        losses_B, own = loss(images, labels)
         count = len(labels)
-        for (name, layer, inputs, _), delta in zip(watched, deltas, strict=True):
-            weight_BOI = delta.float().transpose(1, 2) @ inputs.detach().float()
-            bias_BO = delta.float().sum(1)
-            for key, gradient in ((f"{name}.weight", weight_BOI), (f"{name}.bias", bias_BO)):
-                total = gradient.sum(0)
-                squares = gradient.square().sum(0) if per_sample else (total / count).square()
-                _accumulate(summed, key, layer, total)
-                _accumulate(squared, key, layer, squares)
+        gradients = torch.autograd.grad(losses_B.sum(), list(own.values()))
+        for name, gradient_B in zip(own, gradients, strict=True):
+            total = gradient_B.sum(0)
+            squares = gradient_B.square_().sum(0) if per_sample else (total / count).square()
+            summed[name] = summed.get(name, 0) + total
+            squared[name] = squared.get(name, 0) + squares
         losses.append(losses_B.detach().float().sum())
         samples += count
         terms += count if per_sample else 1
     return Curvature(
-        gradient={key: torch.stack(layers) / samples for key, layers in summed.items()},
-        fisher={key: torch.stack(layers) / terms for key, layers in squared.items()},
+        gradient={name: total / samples for name, total in summed.items()},
+        fisher={name: total / terms for name, total in squared.items()},
         loss=float(torch.stack(losses).sum()) / samples,
     )
-
-
-def _accumulate(sums: dict[str, list[Tensor]], key: str, layer: int, value: Tensor) -> None:
-    layers = sums.setdefault(key, [])
-    if layer == len(layers):
-        layers.append(value)
-    else:
-        layers[layer] = layers[layer] + value

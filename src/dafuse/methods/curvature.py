@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dafuse.data.stream import Task
-from dafuse.fusion.gradients import Curvature, Watched, gradient_and_fisher
+from dafuse.fusion.gradients import Curvature, gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.contract import Trainer
 from dafuse.seeds import numpy_generator
-from dafuse.vit.adapter import Adapter, ProbedAdapter
+from dafuse.vit.adapter import Adapter, AdapterForEach, Tensors
 from dafuse.vit.attach import Attachment
 
 
@@ -33,11 +33,11 @@ def curvature_at(
 
     Squared are the gradients of single samples, or the mean ones of batches of size ``per_batch``.
     """
-    probed = ProbedAdapter(adapter, trainer.vit.tokens)
-    losses_of = losses_under(trainer, task, probed, head)
+    copies = AdapterForEach(adapter)
+    losses_of = losses_under(trainer, task, copies, head)
 
-    def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, list[Watched]]:
-        return losses_of(images_B3SS, labels_B), probed.watched()
+    def losses(images_B3SS: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensors]:
+        return losses_of(images_B3SS, labels_B), copies.own
 
     images = task.train
     if per_batch is not None:  # batches as in training: of that size, and mixed

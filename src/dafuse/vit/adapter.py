@@ -64,39 +64,36 @@ class _Stack(nn.Module):
         return F.linear(x_BNI, self.weight[layer], self.bias[layer])
 
 
-class ProbedAdapter(Attachment):
-    """An adapter without dropout whose linear maps can be watched.
+class AdapterForEach(Attachment):
+    """An adapter without dropout, of which every image of a batch has a copy of its own.
 
-    A zero is added to the output of each map; the gradient with respect to that zero is the
-    gradient at the output. With the maps' inputs, which are remembered, it gives every sample's
-    own gradient (`fusion.gradients`).
+    All copies hold the same values and take no memory, but each has its own gradient: that of one
+    image's loss (`fusion.gradients`).
     """
 
-    def __init__(self, adapter: Adapter, tokens: int) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         super().__init__()
-        self.adapter, self.sequence = adapter, tokens
-        self.inputs: list[Tensor] = []  # of down and up of layer 0, down and up of layer 1, ...
-        self.probes: list[Tensor] = []
+        self.adapter = adapter
+        self.own: Tensors = {}  # "down.weight" [B, L, r, D], ...
+        self._layers: dict[str, tuple[Tensor, ...]] = {}
 
     def begin(self, batch: int) -> None:
-        """New zeros, and nothing remembered."""
-        depth, rank, width = self.adapter.down.weight.shape
-        device = self.adapter.down.weight.device
-        self.inputs = []
-        self.probes = [
-            torch.zeros(batch, tokens, size, device=device, requires_grad=True)
-            for tokens in [self.sequence] * (depth - 1) + [1]  # the last block computes CLS alone
-            for size in (rank, width)
-        ]
-
-    def watched(self) -> list[tuple[str, int, Tensor, Tensor]]:
-        """After a forward pass: map, layer, its inputs, the zero at its output."""
-        maps = [(name, layer) for layer in range(len(self.inputs) // 2) for name in ("down", "up")]
-        watched = zip(maps, self.inputs, self.probes, strict=True)
-        return [(name, layer, seen, probe) for (name, layer), seen, probe in watched]
+        """New copies, without gradients."""
+        self.own = {
+            name: p.detach().expand(batch, *p.shape).requires_grad_()
+            for name, p in self.adapter.named_parameters()
+        }
+        self._layers = {name: tensor.unbind(1) for name, tensor in self.own.items()}
 
     def branch(self, layer: int, h_BND: Tensor) -> Tensor:
-        z_BNr = self.adapter.down(layer, h_BND) + self.probes[2 * layer]
-        a_BNr = F.relu(z_BNr)
-        self.inputs += [h_BND, a_BNr]
-        return self.adapter.scale * (self.adapter.up(layer, a_BNr) + self.probes[2 * layer + 1])
+        hidden = F.relu(self._linear("down", layer, h_BND))
+        return self.adapter.scale * self._linear("up", layer, hidden)
+
+    def _linear(self, name: str, layer: int, x_BNI: Tensor) -> Tensor:
+        weight_BOI, bias_BO = (self._layers[f"{name}.{kind}"][layer] for kind in ("weight", "bias"))
+        return each_linear(x_BNI, weight_BOI, bias_BO)
+
+
+def each_linear(x_KMI: Tensor, weight_KOI: Tensor, bias_KO: Tensor) -> Tensor:
+    """K linear maps, each of its own inputs."""
+    return torch.baddbmm(bias_KO[:, None], x_KMI, weight_KOI.transpose(1, 2))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.vit.adapter import Tensors
+from dafuse.vit.adapter import Tensors, each_linear
 from dafuse.vit.attach import Attachment
 
 
@@ -72,8 +72,5 @@ class AdapterBank(Attachment):
         return x_BND[:, 0].unflatten(0, (len(self), -1)).transpose(0, 1)
 
     def _linear(self, name: str, layer: int, x_KMI: Tensor) -> Tensor:
-        weight_KOI, bias_KO = (self.stacked[f"{name}.{kind}"][:, layer] for kind in _KINDS)
-        return torch.baddbmm(bias_KO[:, None], x_KMI, weight_KOI.transpose(1, 2))
-
-
-_KINDS = ("weight", "bias")
+        of_layer = (self.stacked[f"{name}.{kind}"][:, layer] for kind in ("weight", "bias"))
+        return each_linear(x_KMI, *of_layer)
