@@ -128,8 +128,10 @@ def small_dataset(counts: list[int], test_count: int = 4, seed: int = 0) -> Data
     return arrays(*split(counts), *test, classes=classes, name="small")
 
 
-def small_trainer(dataset: Dataset, seed: int = 7, compiled: bool = False) -> Trainer:
-    fabric = launch("cpu", "fp32", deterministic=False)
+def small_trainer(
+    dataset: Dataset, seed: int = 7, compiled: bool = False, device: str = "cpu"
+) -> Trainer:
+    fabric = launch(device, "fp32", deterministic=False)
     loader = Loader(dataset, PREPROCESSING, fabric.device)
     return Trainer(small_vit(), loader, fabric, seed, compiled=compiled)
 

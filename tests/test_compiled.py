@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
-from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.compiled import CompiledForward, Pass
 from dafuse.methods.daf import DAF
+from dafuse.methods.starts import start_adapter
 from dafuse.vit.backbone import ViT
 
 
@@ -61,3 +62,42 @@ def test_compiled_code_that_is_wrong_is_not_believed(monkeypatch: pytest.MonkeyP
             assert torch.allclose(trainer.encode(images, None), right, atol=1e-5)
     assert len(calls) == 2  # then never again
     assert said == ["compiled code gives features that are off by 100%; going on without compiling"]
+
+
+def test_a_pass_is_that_of_the_adapter_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folded network stays one; what is in it follows the adapters."""
+    made: set[int] = set()
+
+    def uncompiled(network: ViT) -> ViT:
+        made.add(id(network))
+        return network
+
+    monkeypatch.setattr("dafuse.engine.compiled.compiled_tightly", uncompiled)
+    trainer = small_trainer(small_dataset([3, 3]))
+    images, generator = torch.randn(3, 3, 32, 32), torch.Generator().manual_seed(2)
+    adapters = [start_adapter(trainer, number, rank=4) for number in range(2)]
+    one_pass = Pass(trainer.vit, folds=True, records=False, say=print)
+    with torch.no_grad():
+        for changed in (0, 1, 0, 0):
+            for name, parameter in adapters[changed].named_parameters():
+                values = torch.randn(parameter.shape, generator=generator)
+                if name == "up.weight":
+                    parameter.data = values  # elsewhere
+                else:
+                    parameter.copy_(values)
+            for adapter in [*adapters, *adapters]:
+                found, right = one_pass(images, adapter), trainer.vit(images, adapter)
+                assert torch.allclose(found, right, atol=1e-4)
+            assert not torch.allclose(one_pass(images, adapters[changed]), trainer.vit(images))
+    assert len(made) == 1
+
+
+def test_training_that_is_replayed_counts_as_a_change() -> None:
+    """A pass knows by its tensors' versions that an adapter changed; replays leave them alone."""
+    dataset = small_dataset([3, 3])
+    trainer = small_trainer(dataset)
+    adapter = start_adapter(trainer, 0, rank=4)
+    before = [p._version for p in adapter.parameters()]
+    with trainer._training(small_stream(dataset, [2])[0], adapter, 4):
+        pass
+    assert all(p._version > b for p, b in zip(adapter.parameters(), before, strict=True))

@@ -23,7 +23,7 @@ from dafuse.product.parity import Difference, difference
 from dafuse.product.runtime import centre_square
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.backbone import ViT
-from dafuse.vit.folded import fold
+from dafuse.vit.folded import fold, foldable
 from photographs import photographs
 from product_models import taught
 
@@ -159,9 +159,22 @@ def test_a_folded_network_gives_the_same_features(arguments: dict[str, Any], mer
     folded = fold(vit, adapter)
     assert torch.allclose(folded(images), expected, atol=1e-4)
     assert torch.equal(vit(images, adapter), expected)  # the network itself is as it was
-    linears = sum(isinstance(part, torch.nn.Linear) for part in folded.timm.blocks.modules())
-    before = sum(isinstance(part, torch.nn.Linear) for part in vit.timm.blocks.modules())
-    assert linears - before == vit.depth * (1 if merged else 2)
+    assert _linears(folded) - _linears(vit) == vit.depth * (1 if merged else 2)
+    assert foldable(vit) == merged
+    if merged:
+        in_two = fold(vit, adapter, in_two_products=True)
+        assert torch.allclose(in_two(images), expected, atol=1e-4)
+        assert _linears(in_two) == _linears(vit)
+
+
+def _linears(vit: ViT) -> int:
+    return sum(isinstance(part, torch.nn.Linear) for part in vit.timm.blocks.modules())
+
+
+def test_a_network_that_is_trained_is_not_foldable() -> None:
+    """What is folded would not follow it."""
+    assert foldable(another_vit())
+    assert not foldable(another_vit().trainable_copy())
 
 
 @pytest.mark.parametrize(

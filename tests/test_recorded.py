@@ -1,12 +1,16 @@
-"""Recorded training steps do what the steps do. Needs a CUDA device."""
+"""Recorded steps and forward passes do what the plain ones do. Needs a CUDA device."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dafuse.engine.recorded import RecordedStep
-from dafuse.engine.training import _optimiser, _set_rates
+from conftest import small_dataset, small_stream, small_trainer
+from dafuse.engine.recorded import Recorded
+from dafuse.engine.training import Trainer, _optimiser, _set_rates
 from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+from dafuse.vit.adapter import Adapter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -31,7 +35,7 @@ def training(recorded: bool, optimiser: str, waits: bool = False) -> tuple[list[
             weight.lerp_(pulled, 0.01)
         return loss.detach()
 
-    take = RecordedStep(step, said.append) if recorded else step
+    take = Recorded(step, "this step", said.append) if recorded else step
     losses = []
     for epoch in range(8):
         _set_rates(tuned, 1 - epoch / 10)
@@ -53,7 +57,50 @@ def test_recorded_steps_train_as_plain_ones(optimiser: str) -> None:
 
 def test_a_step_that_waits_for_the_device_goes_on_unrecorded() -> None:
     plain, _ = training(recorded=False, optimiser="sgd")
+    torch.cuda.manual_seed(5)
+    expected = torch.rand(3, device="cuda")
+    torch.cuda.manual_seed(5)
     unrecorded, said = training(recorded=True, optimiser="sgd", waits=True)
     assert unrecorded == pytest.approx(plain, rel=1e-3)
     (line,) = said
     assert "cannot be recorded" in line
+    assert torch.equal(torch.rand(3, device="cuda"), expected)  # dropout would draw from it, too
+
+
+def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
+    """Values changed in place or by recorded steps, tensors put elsewhere, adapters that go."""
+    dataset = small_dataset([7, 7])
+    trainer, task = (
+        small_trainer(dataset, device="cuda", compiled=True),
+        small_stream(dataset, [2])[0],
+    )
+    assert trainer.compiled is not None
+    images = torch.randn(4, 3, 32, 32, device="cuda")
+
+    def off(adapter: Adapter | None) -> float:
+        with torch.no_grad():
+            found, right = trainer.encode(images, adapter), trainer.vit(images, adapter)
+        return float((found - right).norm() / right.norm())
+
+    kept = _random_adapter(trainer, 0)
+    for number in range(12):
+        passing = _random_adapter(trainer, number)
+        for _ in range(6):
+            assert max(map(off, [passing, kept, None])) < 1e-3
+        if number == 3:
+            kept.down.weight.data = 2 * kept.down.weight.data  # elsewhere
+        elif number == 6:
+            before = kept.tensors()
+            fit_with_proxy(trainer, task, kept, Schedule(4, 4, lr=0.1))  # recorded steps
+            assert not torch.equal(kept.tensors()["up.weight"], before["up.weight"])
+        else:
+            kept.set(_random_adapter(trainer, 50 + number).tensors())  # in place
+    assert trainer.compiled.trusted
+
+
+def _random_adapter(trainer: Trainer, number: int) -> Adapter:
+    adapter = start_adapter(trainer, number, rank=4)
+    generator = torch.Generator("cuda").manual_seed(number)
+    for parameter in adapter.parameters():
+        parameter.data.normal_(generator=generator)
+    return adapter

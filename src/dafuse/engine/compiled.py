@@ -1,23 +1,36 @@
 """Forward passes as compiled code; checked against plain code before it is believed."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.engine.recorded import AS_THEY_ARE, Recorded
+from dafuse.vit.adapter import Adapter
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
+from dafuse.vit.folded import fold, foldable
 
-CHECKED_CALLS = 2  # with each attachment
+CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of pass: as it is, and as it was recorded
+KEPT = 4  # kinds of passes that are remembered
 TOLERANCE = 0.05  # of features against those of plain code; bf16 alone makes one or two percent
 
 
 @lru_cache(maxsize=8)  # runs that share a network share its code
 def compiled(network: ViT) -> Callable[..., Tensor]:
     return torch.compile(network, dynamic=False)
+
+
+@lru_cache(maxsize=4)
+def compiled_tightly(folded: ViT) -> Callable[..., Tensor]:
+    """Rows of hidden units, of odd length with an adapter's beside them, are not padded.
+
+    Products take them as they are; padded ones would be copied first.
+    """
+    return torch.compile(folded, dynamic=False, options={"comprehensive_padding": False})
 
 
 class CompiledForward:
@@ -33,7 +46,7 @@ class CompiledForward:
         self.trusted = True
         self.deviation = 0.0  # the largest seen, relative to the features' length
         self._say = say
-        self._calls: Counter[tuple[object, ...]] = Counter()
+        self._passes: OrderedDict[Hashable, Pass] = OrderedDict()
         torch._dynamo.config.recompile_limit = 64  # networks x attachments x batch sizes x modes
 
     def serves(self, attached: Attachment | None) -> bool:
@@ -45,18 +58,32 @@ class CompiledForward:
             images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, self.full_batch - count))
         if attached is not None:
             attached.begin(len(images_B3SS))
-        features = compiled(network)(images_B3SS, attached).float()
-        if self.checks and not torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not self.checks:
+            return compiled(network)(images_B3SS, attached).float()[:count]
+        one_pass = self._pass(network, attached, images_B3SS)
+        features = one_pass(images_B3SS, attached)
+        if one_pass.calls <= CHECKED_CALLS:
             features = self._checked(features, network, images_B3SS, attached)
         return features[:count]
+
+    def _pass(self, network: ViT, attached: Attachment | None, images_B3SS: Tensor) -> "Pass":
+        """That of the network and the batch's shape; all adapters of one shape share theirs."""
+        on_gpu, folds = images_B3SS.is_cuda, False
+        kind: Hashable = id(attached)
+        if on_gpu and isinstance(attached, Adapter) and not attached.training and foldable(network):
+            folds, kind = True, (attached.down.weight.shape, attached.scale)
+        key = id(network), kind, images_B3SS.shape
+        if key not in self._passes:
+            records = on_gpu and (folds or attached is None)
+            self._passes[key] = Pass(network, folds, records, self._say)
+        self._passes.move_to_end(key)
+        while len(self._passes) > KEPT:
+            self._passes.popitem(last=False)
+        return self._passes[key]
 
     def _checked(
         self, features: Tensor, network: ViT, images_B3SS: Tensor, attached: Attachment | None
     ) -> Tensor:
-        kind = id(network), id(attached), images_B3SS.shape
-        self._calls[kind] += 1
-        if self._calls[kind] > CHECKED_CALLS:
-            return features
         plain = network(images_B3SS, attached).float()
         off = float((features - plain).norm() / plain.norm().clamp(min=1e-12))
         self.deviation = max(self.deviation, off)
@@ -67,3 +94,49 @@ class CompiledForward:
             f"compiled code gives features that are off by {off:.0%}; going on without compiling"
         )
         return plain
+
+
+class Pass:
+    """Passes without gradient of one network over batches of one shape.
+
+    Where it folds, adapters are made part of a copy of the network; where it records, passes are
+    replayed as CUDA graphs. What it is of is held fast: nothing else can come to have its identity.
+    """
+
+    def __init__(
+        self, network: ViT, folds: bool, records: bool, say: Callable[[str], None]
+    ) -> None:
+        self.network = network
+        self.attached: Attachment | None = None
+        self.calls = 0  # under the adapter as it is now
+        self._folded: ViT | None = None
+        self._folds = folds
+        self._values: list[tuple[int, int]] = []  # of the adapter that was folded: where and which
+        self._run: Callable[[Tensor], Tensor] = self._compute
+        if records:
+            self._run = Recorded(self._compute, "this forward pass", say)
+
+    def __call__(self, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
+        if self._folds and isinstance(attached, Adapter):
+            self._fold(attached)
+        self.attached = attached
+        self.calls += 1
+        return self._run(images_B3SS)
+
+    def _fold(self, adapter: Adapter) -> None:
+        """Into memory that stays where it is, so that recordings hold for every adapter."""
+        values = [(p.data_ptr(), p._version) for p in adapter.parameters()]
+        if self.attached is adapter and self._values == values:
+            return
+        folded = fold(self.network, adapter, in_two_products=True)
+        if self._folded is None:
+            self._folded = folded
+        else:
+            self._folded.load_state_dict(folded.state_dict())
+            self.calls = min(self.calls, AS_THEY_ARE)  # to be checked again
+        self._values = values
+
+    def _compute(self, images_B3SS: Tensor) -> Tensor:
+        if self._folded is not None:
+            return compiled_tightly(self._folded)(images_B3SS).float()
+        return compiled(self.network)(images_B3SS, self.attached).float()

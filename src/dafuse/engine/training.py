@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
 from dafuse.engine.devices import wait_for
-from dafuse.engine.recorded import RecordedStep
+from dafuse.engine.recorded import Recorded
 from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
@@ -87,7 +88,7 @@ class Trainer:
                 after_step()
             return value.detach()
 
-        take_step = RecordedStep(step, self.progress.say) if recorded else step
+        take_step = Recorded(step, "this training step", self.progress.say) if recorded else step
         steps = epochs * math.ceil(len(images) / size)
         with (
             self._training(task, attached, size),
@@ -176,6 +177,7 @@ class Trainer:
                 yield
         finally:
             module.eval()
+            increment_version(list(module.parameters()))  # replayed steps do not
             if self.compiled is not None:
                 self.compiled.full_batch, self.compiled.checks = self.inference_batch, True
 

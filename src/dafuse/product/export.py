@@ -90,7 +90,7 @@ class Network(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.vit = fold(model.vit, model.adapter)
+        self.vit = fold(model.vit, model.adapter).cpu()
         looks = model.vit.preprocessing
         self.mean = nn.Buffer(255 * torch.tensor(looks.mean)[:, None, None])
         self.std = nn.Buffer(255 * torch.tensor(looks.std)[:, None, None])
