@@ -185,7 +185,11 @@ def test_without_the_device_the_cpu_is_still_measured() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["trainig"], "no benchmark is called 'trainig'"), (["--rounds", "0"], "rounds must be 1")],
+    [
+        (["trainig"], "no benchmark is called 'trainig'"),
+        (["--rounds", "0"], "rounds must be 1"),
+        (["memory", "--out", "no folder/bench.json"], "cannot write no folder/bench.json"),
+    ],
 )
 def test_bad_options_are_one_line(arguments: list[str], expected: str) -> None:
     with pytest.raises(DafuseError, match=expected):

@@ -1,5 +1,7 @@
 """Experiments: runs are planned, made, replayed, reused and reported; one that fails stays one."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from dafuse.engine.run import run
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, Experiment
-from dafuse.experiments.plan import plan
+from dafuse.experiments.plan import estimates, plan
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
 
@@ -54,7 +56,7 @@ def test_a_dry_run_lists_and_computes_nothing(
     main(["tiny", "--dry-run", *world])
     told = capsys.readouterr().out
     assert "replays daf-arrays-seed1993" in told
-    assert "2 runs, about 0 s to go and 2 runs of whose kind none is finished yet" in told
+    assert "2 runs: 2 of whose kind none is finished in runs yet" in told
     assert not Path("runs").exists()
 
 
@@ -121,6 +123,53 @@ def test_a_failed_run_does_not_take_the_others_down(
     assert "missing" not in capsys.readouterr().out
 
 
+def test_a_damaged_run_is_told_of_and_the_others_are_reported(
+    world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the plan, while the rest is made, and in the report, also one that makes nothing."""
+    main(["tiny", *world])
+    (replayed,) = (f for f in Path("runs").glob("daf-*") if not (f / "record").is_dir())
+    (replayed / "results.json").write_text('{"broken')
+    capsys.readouterr()
+    main(["tiny", "--dry-run", *world])
+    assert "damaged" in capsys.readouterr().out
+    with pytest.raises(DafuseError, match=rf"1 of 2 runs failed.*delete {replayed} to have"):
+        main(["tiny", *world])
+    for arguments in (["tiny", "--report-only"], ["tiny", "--report-only", "--seeds", "1993"]):
+        Path("runs/tiny.html").unlink()
+        main([*arguments, *world])
+        missing = "daf-alpha-2.0, seed 1993 (damaged)"
+        assert f"missing: {missing}" in capsys.readouterr().out
+        page = Path("runs/tiny.html").read_text()
+        assert missing in page
+        assert "<h1>tiny: " in page
+    shutil.rmtree(replayed)
+    main(["tiny", *world])
+    assert "missing" not in capsys.readouterr().out.lower()
+    assert "Missing" not in Path("runs/tiny.html").read_text()
+
+
+def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
+    world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan(TINY, parse(world), [1, 2], Path("runs"), {"epochs": 1})
+    assert list(estimates(planned, Path("runs"))) == [None] * 4
+    main(["tiny", "--seeds", "1", *world])
+    common = {"epochs": 1, "batch_size": 8, "align_epochs": 1}
+    planned = plan(TINY, parse(world[:6]), [1, 2], Path("runs"), common)
+    first, second, third, fourth = estimates(planned, Path("runs"))
+    assert first == second == 0
+    assert third is not None
+    assert fourth is not None
+    assert third > 0
+    results = planned[0].folder / "results.json"
+    begun = json.loads(results.read_text())
+    half = {key: begun[key][:1] for key in ("correct", "total", "tasks")}
+    results.write_text(json.dumps(begun | half))
+    left = next(estimates(planned, Path("runs")))
+    assert left == pytest.approx(sum(begun["tasks"][0]["seconds"].values()))
+
+
 def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) -> None:
     planned = plan(TINY, parse(world[:6]), [1], Path("out"), {"epochs": 1})
     assert planned[0].config.record
@@ -139,6 +188,17 @@ def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) ->
         (["alpha", "--method", "simplecil"], "an experiment names its own methods"),
         (["alpha", "--method.projection", "5"], "has the option projection"),
         (["alpha", "--no_such", "5"], "no_such"),
+        (["alpha", "--method.alpha", "7"], "this experiment chooses alpha itself"),
+        (["alpha", "--method.epochs", "abc"], "epochs"),
+        (["alpha", "--method.epochs", "-3"], "method.epochs must be at least 1, not -3"),
+        (["alpha", "--method.epochs"], "epochs"),
+        (["alpha", "--seed", "1994"], "--seed is not for an experiment: use --seeds"),
+        (["alpha", "--record"], "--record is not for an experiment"),
+        (["alpha", "--replay=runs/x"], "--replay is not for an experiment"),
+        (["alpha", "--seeds", "-1"], "a seed is a number from 0 to 4294967295, not -1"),
+        (["alpha", "--increment", "0"], "a task needs at least one class, not 0"),
+        (["alpha", "--backbone", "nowhere"], "no backbone is called nowhere"),
+        (["alpha", "--out", __file__], "is not a folder"),
     ],
 )
 def test_wrong_requests_are_told_in_one_line(arguments: list[str], told: str) -> None:

@@ -3,11 +3,12 @@
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.files import read_json, write_atomically, write_json
+from dafuse.files import read_json, require_writable, write_atomically, write_json
 
 
 def test_writes_text_as_utf8_and_bytes_as_they_are(tmp_path):
@@ -120,3 +121,15 @@ def test_missing_json_is_named(tmp_path):
         read_json(tmp_path / "gone.json")
     with pytest.raises(DafuseError, match="cannot read"):
         read_json(tmp_path)
+
+
+def test_what_cannot_be_written_is_said_before_and_nothing_is_changed(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("kept")
+    require_writable(old)
+    require_writable(new)
+    assert old.read_text() == "kept"
+    assert not new.exists()
+    for path in (tmp_path, tmp_path / "no folder" / "new.json"):
+        with pytest.raises(DafuseError, match="cannot write"):
+            require_writable(path)

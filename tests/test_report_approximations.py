@@ -1,6 +1,7 @@
 """Tables and figures of what was measured of DAF's approximations, from the run's folder alone."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from dafuse.report.approximation_figures import fisher_against_hessian, loss_alo
 from dafuse.report.command import report
 from dafuse.report.measurements import (
     AGREEMENT,
+    FILE,
     agreement_rows,
     how_measured,
     path_rows,
@@ -94,3 +96,12 @@ def test_a_strange_file_is_named(folder, damage, told):
     rewrite(folder, "approximations.json", damage)
     with pytest.raises(DafuseError, match=rf"approximations\.json.*{told}"):
         read_measurement(folder)
+
+
+def test_a_report_goes_on_without_a_damaged_measurement_and_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / FILE).write_text('{"broken')
+    told = report([str(folder)], out=str(tmp_path / "report"))
+    assert "left out" in told
+    assert "delete it to measure again" in told
+    assert "How good the approximations are" not in (tmp_path / "report/report.html").read_text()

@@ -55,6 +55,18 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Say so before long work, not after it, where its results could not be written."""
+    target, existed = Path(path), Path(path).exists()
+    try:
+        with open(target, "ab"):
+            pass
+    except OSError as error:
+        raise DafuseError(f"cannot write {target}: {error.strerror or error}") from error
+    if not existed:
+        target.unlink()
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(Path(path).read_bytes())

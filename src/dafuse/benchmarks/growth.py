@@ -87,7 +87,8 @@ def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
     for name, measured in found.items():
         if measured.error:
             raise DafuseError(f"{name}: {measured.error}")
-    return _rows({number: found[1:] for number, found in costs.items()}, trainer.device)
+    costs = {number: measured[1:] for number, measured in costs.items()}
+    return _rows(costs, trainer.device, judged=not setting.quick)
 
 
 def _cost(trainer: Trainer, method: DAF, task: Task) -> Cost:
@@ -102,7 +103,7 @@ def _cost(trainer: Trainer, method: DAF, task: Task) -> Cost:
     return Cost(sum(took.values()), aligning, modules, sum(kept.values()) / task.seen, peak)
 
 
-def _rows(costs: dict[int, list[Cost]], device: torch.device) -> list[Row]:
+def _rows(costs: dict[int, list[Cost]], device: torch.device, judged: bool) -> list[Row]:
     kinds: list[tuple[str, str, Goal | None, str]] = [
         ("seconds", "s", FLAT, "training to statistics"),
         ("aligning", "s", None, "alignment of all classes seen"),
@@ -119,6 +120,6 @@ def _rows(costs: dict[int, list[Cost]], device: torch.device) -> list[Row]:
         base = f"task {numbers[0]}", found[numbers[0]]
         for number in numbers:
             first = number == numbers[0]
-            details = (None, "share", None) if first else (base, "share", goal)
+            details = (None, "share", None) if first else (base, "share", goal if judged else None)
             rows.append(compared(f"{what}, task {number}", unit, found[number], *details))
     return rows

@@ -72,8 +72,8 @@ def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> li
         if bank and batch == max(sizes.batches):
             measures["bank"] = partial(_rate, trainer, images_B3SS[: sizes.asked], bank, 1)
         label = f"batch {batch}"
-        found = setting.alternate(measures, label, warm_up=("bare", "adapter"))
-        rows += _rows(label, found, len(bank))
+        found = setting.alternate(measures, label, warm_up=tuple(measures))
+        rows += _rows(label, found, len(bank), None if setting.quick else GOAL)
     return rows
 
 
@@ -91,11 +91,11 @@ def _rate(
     return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 
-def _rows(label: str, found: dict[str, Measured], adapters: int) -> list[Row]:
+def _rows(label: str, found: dict[str, Measured], adapters: int, goal: Goal | None) -> list[Row]:
     bare = "the bare network", found["bare"]
     rows = [
         compared(f"{label}, bare network", "images/s", found["bare"]),
-        compared(f"{label}, global adapter", "images/s", found["adapter"], bare, goal=GOAL),
+        compared(f"{label}, global adapter", "images/s", found["adapter"], bare, goal=goal),
     ]
     if "bank" in found:
         what = f"{label}, {adapters} task adapters"

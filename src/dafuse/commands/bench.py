@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
+from dafuse.commands.terminal import wide_console
 from dafuse.errors import DafuseError
-from dafuse.files import write_json
+from dafuse.files import require_writable, write_json
 
 if TYPE_CHECKING:
     from dafuse.benchmarks.rounds import Row
@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> None:
         )
     if options.rounds < 1:
         raise DafuseError(f"rounds must be 1 or more, not {options.rounds}")
+    require_writable(options.out)
     from dafuse.benchmarks.setting import Setting
     from dafuse.engine.display import TerminalProgress
 
@@ -117,9 +118,7 @@ _OF = {"speed-up": "×", "share": "of", "difference": "from"}  # the baseline
 
 
 def _show(rows: Sequence[dict[str, Any]], device: str, out: str) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)  # a file has no width to keep to
+    console = wide_console()
     table = Table(box=None, padding=(0, 2, 0, 0), title=f"on {device}", title_justify="left")
     for heading in ("what", "median (least to most)", "ratio (least to most)", "goal"):
         table.add_column(heading)

@@ -1,7 +1,8 @@
 """`dafuse experiment NAME [--seeds ...] [options of dafuse run]`: a table or figure of the paper.
 
 Runs that are finished are taken as they are, those begun go on, the others are made; one that fails
-does not take the others down. The report is made from the run folders alone.
+does not take the others down. The report is made from the run folders alone; it says what is
+missing.
 """
 
 import argparse
@@ -10,21 +11,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-from rich.console import Console
 from rich.table import Table
 
 from dafuse.commands.run import parse
-from dafuse.commands.terminal import show_results
+from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import EXPERIMENTS, MeasureOptions
+from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, MeasureOptions
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
+    from dafuse.engine.config import RunConfig
     from dafuse.experiments.measurement import Measurement
     from dafuse.experiments.plan import Planned
 
     Step = Planned | Measurement
+
+NOT_HERE = {  # options of `dafuse run`, and what to do instead
+    "--seed": "use --seeds",
+    "--record": "it records what it can use again",
+    "--replay": "it replays what it finds recorded",
+}
 
 
 def main(arguments: list[str]) -> None:
@@ -35,30 +41,33 @@ def main(arguments: list[str]) -> None:
         )
     experiment = EXPERIMENTS[options.name]
     measure = _measure_options(options, experiment.measures)
-    common, rest = _method_options(rest)
-    base = parse(rest)
-    from dafuse.experiments.plan import measurements, plan
+    texts, rest = _method_options(rest)
+    base, common = _parsed(rest, texts, experiment)
+    from dafuse.experiments.plan import estimates, measurements, plan
 
-    out = Path(options.out)
+    out = _folder(options.out)
     planned = plan(experiment, base, options.seeds or experiment.seeds, out, common)
     measured = measurements(experiment, planned, measure)
-    if options.dry_run:
-        _show_plan(planned, measured)
-        return
-    from dafuse.engine.display import TerminalProgress
-
     steps: list[Step] = [*planned, *measured]
-    with TerminalProgress() as progress:
-        failed = make_all(steps, progress)
+    if options.dry_run:
+        to_go = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
+        _show_plan(steps, to_go, out)
+        return
+    failed: list[str] = []
+    if not options.report_only:
+        out.mkdir(parents=True, exist_ok=True)
+        from dafuse.engine.display import TerminalProgress
+
+        with TerminalProgress() as progress:
+            failed = make_all(steps, progress)
+    missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
     done = [run.folder for run in planned if run.found() is not None]
     if done:
-        show_results(done, page=out / f"{options.name}.html")
-    missing = [f"{step.label}, seed {step.config.seed}" for step in steps if not step.finished()]
+        show_results(done, out / f"{options.name}.html", title=options.name, missing=missing)
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
-        what = "runs and measurements" if measured else "runs"
-        raise DafuseError(f"{len(failed)} of {len(steps)} {what} failed: {'; '.join(failed)}")
+        raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
 
 
 def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
@@ -68,7 +77,7 @@ def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
     failed: list[str] = []
     bench = None
     for number, step in enumerate(steps, 1):
-        progress.say(f"--- {number}/{len(steps)}: {step.label}, seed {step.config.seed}")
+        progress.say(f"--- {number}/{len(steps)}: {_name(step)}")
         if step.finished():
             progress.say(f"{step.folder} is finished; nothing to compute")
             continue
@@ -79,27 +88,43 @@ def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
             why = (
                 str(error) if isinstance(error, DafuseError) else f"{type(error).__name__}: {error}"
             )
-            failed.append(f"{step.label}, seed {step.config.seed} ({why})")
+            failed.append(f"{_name(step)} ({why})")
             progress.say(f"failed: {why}")
     return failed
 
 
-def _show_plan(planned: "Sequence[Planned]", measured: "Sequence[Measurement]") -> None:
-    from dafuse.experiments.plan import estimates
+def _name(step: "Step") -> str:
+    return f"{step.label}, seed {step.config.seed}"
 
-    table = Table("run", "seed", "how far", "how", "seconds to go", box=None, padding=(0, 2, 0, 0))
-    steps: list[Step] = [*planned, *measured]
-    to_go = [*estimates(planned), *(each.seconds_to_go() for each in measured)]
+
+def _count(steps: "Sequence[Step]") -> str:
+    if any(step.label == MEASUREMENT for step in steps):
+        return f"{len(steps)} runs and measurements"
+    return "1 run" if len(steps) == 1 else f"{len(steps)} runs"
+
+
+def _show_plan(steps: "Sequence[Step]", to_go: Sequence[float | None], out: Path) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "seed", "how far", "seconds to go", "folder", "how"):
+        table.add_column(heading, overflow="fold")
     for step, seconds in zip(steps, to_go, strict=True):
         shown = "?" if seconds is None else f"{seconds:.0f}"
-        table.add_row(step.label, str(step.config.seed), step.state(), step.how(), shown)
-    console = Console()
+        seed, folder = str(step.config.seed), step.folder.name
+        table.add_row(step.label, seed, step.state(), shown, folder, step.how())
+    console = wide_console()
     console.print(table)
-    unknown = to_go.count(None)
-    what = "runs and measurements" if measured else "runs"
-    rest = f" and {unknown} {what} of whose kind none is finished yet" if unknown else ""
-    known = sum(seconds or 0 for seconds in to_go)
-    console.print(f"{len(steps)} {what}, about {known:.0f} s to go{rest}", highlight=False)
+    unknown = sum(seconds is None for seconds in to_go)
+    told = [] if unknown == len(steps) else [f"about {sum(s or 0 for s in to_go):.0f} s to go"]
+    if unknown:
+        told.append(f"{unknown} of whose kind none is finished in {out} yet")
+    console.print(f"{_count(steps)}: {', and '.join(told)}", highlight=False)
+
+
+def _folder(name: str) -> Path:
+    out = Path(name)
+    if out.exists() and not out.is_dir():
+        raise DafuseError(f"--out {out} is not a folder")
+    return out
 
 
 def _measure_options(options: argparse.Namespace, measures: bool) -> MeasureOptions:
@@ -116,13 +141,15 @@ def _measure_options(options: argparse.Namespace, measures: bool) -> MeasureOpti
     return MeasureOptions(**asked)
 
 
-def _method_options(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
+def _method_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """What is said of methods, for every one that has such an option; and the rest."""
-    common: dict[str, Any] = {}
+    common: dict[str, str] = {}
     rest: list[str] = []
     words = iter(arguments)
     for word in words:
         key, equals, value = word.partition("=")
+        if key in NOT_HERE:
+            raise DafuseError(f"{key} is not for an experiment: {NOT_HERE[key]}")
         if not key.startswith("--method"):
             rest.append(word)
         elif not key.startswith("--method."):
@@ -130,10 +157,25 @@ def _method_options(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
                 "an experiment names its own methods; --method.OPTION is for all of them"
             )
         else:
-            common[key.removeprefix("--method.")] = yaml.safe_load(
-                value if equals else next(words, "")
-            )
+            common[key.removeprefix("--method.")] = value if equals else next(words, "")
     return common, rest
+
+
+def _parsed(
+    rest: list[str], texts: dict[str, str], experiment: Experiment
+) -> tuple["RunConfig", dict[str, Any]]:
+    """What all runs share, and the options for methods, checked as `dafuse run` checks them."""
+    base, common = parse(rest), dict[str, Any](texts)  # what no method has, a plan refuses
+    from dafuse.methods.registry import check_options, with_defaults
+
+    for name in dict.fromkeys(options["name"] for options in experiment.runs):
+        own = [key for key in texts if key in with_defaults(name, {})]
+        if own:
+            said = [f"--method.{key}={texts[key]}" for key in own]
+            method = parse([*rest, f"--method={name}", *said]).method
+            check_options(name, method)
+            common |= {key: method[key] for key in own}
+    return base, common
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", help="class orders; its own if left out")
     parser.add_argument("--out", default="runs", help="folder of all runs; runs/ if left out")
     parser.add_argument("--dry-run", action="store_true", help="list the runs, compute nothing")
+    parser.add_argument(
+        "--report-only", action="store_true", help="make the report of what is there, run nothing"
+    )
     measured = parser.add_argument_group("what is measured, of an experiment that measures")
     for field in fields(MeasureOptions):
         told = f"{field.metadata['help']}; {field.default} if left out"

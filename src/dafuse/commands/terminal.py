@@ -1,5 +1,6 @@
 """What a finished run shows on the terminal: the table, and where the page is."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,15 +11,23 @@ from dafuse.report.runs import find_runs
 from dafuse.report.tables import make_table, terminal, terminal_rows
 
 
-def show_results(folders: list[Path], page: Path) -> None:
+def wide_console() -> Console:
+    """For tables: a file has no width to keep to."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(160, console.width))
+
+
+def show_results(
+    folders: list[Path], page: Path, title: str = "", missing: Sequence[str] = ()
+) -> None:
     runs = find_runs([str(folder) for folder in folders])
-    write_page(runs, page)
+    write_page(runs, page, title, missing)
     console = Console()
     console.print(terminal(make_table(runs)))
     if pairs := paired.pairings(runs):
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     for run in runs:
-        if found := measurements.read_measurement(run.folder):
+        if found := measurements.readable_measurement(run.folder):
             console.print(f"{run.folder.name}: {measurements.how_measured(found)}", markup=False)
             rows = [measurements.AGREEMENT, *measurements.agreement_rows(found)]
             together = [[row[0], *row[3:]] for row in rows if row[1] in ("Part", "all")]

@@ -68,12 +68,13 @@ class CompiledForward:
 
     def _pass(self, network: ViT, attached: Attachment | None, images_B3SS: Tensor) -> "Pass":
         """That of the network and the batch's shape; all adapters of one shape share theirs."""
-        on_gpu, folds = images_B3SS.is_cuda, False
+        on_gpu, adapts = images_B3SS.is_cuda, False
         kind: Hashable = id(attached)
-        if on_gpu and isinstance(attached, Adapter) and not attached.training and foldable(network):
-            folds, kind = True, (attached.down.weight.shape, attached.scale)
+        if on_gpu and isinstance(attached, Adapter) and not attached.training:
+            adapts, kind = True, (attached.down.weight.shape, attached.scale)
         key = id(network), kind, images_B3SS.shape
         if key not in self._passes:
+            folds = adapts and foldable(network)
             records = on_gpu and (folds or attached is None)
             self._passes[key] = Pass(network, folds, records, self._say)
         self._passes.move_to_end(key)

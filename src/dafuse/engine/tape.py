@@ -53,7 +53,10 @@ class Tape:
                 # copies, for what a file gives may lie where vectorised sums round otherwise
                 return {name: saved.get_tensor(name).clone().to(self.device) for name in names}
         except SafetensorError as error:
-            raise DafuseError(f"{self.read_from / file} is damaged: {error}") from None
+            raise DafuseError(
+                f"{self.read_from / file} is damaged: {error}; delete {self.read_from} to have "
+                "another run recorded"
+            ) from None
 
 
 def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | None:

@@ -9,6 +9,7 @@ Options = dict[str, Any]  # a method's name and the options in which it differs 
 EXEMPLAR_FREE = (
     "finetune simplecil aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf daf-paper"
 )
+MEASUREMENT = "measurement"  # the label of a step that is no run
 REHEARSAL = "icarl memo foster daf"
 
 

@@ -43,7 +43,10 @@ class Measurement:
         return self.state() == "finished"
 
     def state(self) -> str:
-        found = _begun(self.folder, self.options)
+        try:
+            found = _begun(self.folder, self.options)
+        except DafuseError:
+            return "damaged"
         if found is None:
             return "to do"
         done, planned = len(found["tasks"]), len(found["planned"])
@@ -53,6 +56,8 @@ class Measurement:
         return f"measures {_record_of(self.config).parent.name}"
 
     def seconds_to_go(self) -> float | None:
+        if self.state() in ("to do", "damaged"):
+            return None
         found = _begun(self.folder, self.options)
         if found is None or not found["tasks"]:
             return None
@@ -74,7 +79,10 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         trainer = Trainer(bench.vit, bench.loader, fabric, config.seed, progress)
         origin = provenance(bench.vit, bench.loader, trainer.device)
         require_same_inputs(replace(config, replay=str(folder.path)), origin)
-        found = _begun(folder.path, options) or {
+        found = _begun(folder.path, options)
+        if found is None and path.is_file():
+            progress.say("what was measured here with other options is replaced")
+        found = found or {
             "format": FORMAT,
             "options": asdict(options),
             "planned": spread_tasks(len(stream), options.tasks),

@@ -3,18 +3,21 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+from dafuse.data.stream import class_order, task_sizes
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import Experiment, MeasureOptions, Options
+from dafuse.experiments.declared import MEASUREMENT, Experiment, MeasureOptions, Options
 from dafuse.experiments.measurement import Measurement
 from dafuse.methods.registry import find_method, with_defaults
 from dafuse.progress import Progress
 from dafuse.report.runs import NoResultsYet, RunResult, load_run
+from dafuse.vit.load import find_backbone
 
 
 @dataclass
@@ -29,10 +32,10 @@ class Planned:
         return self.config.folder()
 
     def found(self) -> RunResult | None:
-        """What it has given so far."""
+        """What it has given so far, as far as that can be read."""
         try:
-            return load_run(self.folder) if (self.folder / "config.json").is_file() else None
-        except NoResultsYet:
+            return self._read()
+        except DafuseError:
             return None
 
     def finished(self) -> bool:
@@ -40,7 +43,10 @@ class Planned:
 
     def state(self) -> str:
         """How far it is."""
-        found = self.found()
+        try:
+            found = self._read()
+        except DafuseError:
+            return "damaged"
         return "to do" if found is None else found.mark or "finished"
 
     def how(self) -> str:
@@ -49,6 +55,10 @@ class Planned:
         return "records" if self.config.record else ""
 
     def make(self, progress: Progress, bench: Bench) -> None:
+        try:
+            self._read()
+        except DafuseError as error:
+            raise DafuseError(f"{error}; delete {self.folder} to have it made anew") from None
         run(self.ready(), progress, bench)
 
     def ready(self) -> RunConfig:
@@ -58,6 +68,12 @@ class Planned:
             return self.config
         return replace(self.config, replay=None, record=True)
 
+    def _read(self) -> RunResult | None:
+        try:
+            return load_run(self.folder) if (self.folder / "config.json").is_file() else None
+        except NoResultsYet:
+            return None
+
 
 def plan(
     experiment: Experiment, base: RunConfig, seeds: Sequence[int], out: Path, common: Options
@@ -66,14 +82,11 @@ def plan(
 
     ``common`` are options for each method that has them, such as fewer epochs.
     """
-    unused = {key for key in common if not any(key in _options_of(r) for r in experiment.runs)}
-    if unused:
-        raise DafuseError(
-            f"no method of this experiment has the option {', '.join(sorted(unused))}"
-        )
+    _require_asked_for(experiment, common)
+    _require_possible(base, seeds)
     planned: list[Planned] = []
     recorders = dict(_finished_records(out))
-    for seed, options in ((seed, options) for seed in seeds for options in experiment.runs):
+    for seed, options in product(dict.fromkeys(seeds), experiment.runs):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
         config = resolved(replace(base, method=own, seed=seed))
         folder = out / config.name()
@@ -87,6 +100,27 @@ def plan(
             config = replace(config, replay=other, record=other is None)
         planned.append(Planned(_label(options), config))
     return planned
+
+
+def _require_asked_for(experiment: Experiment, common: Options) -> None:
+    """Options for all methods must be those of some, and none that the experiment decides on."""
+    unused = {key for key in common if not any(key in _options_of(r) for r in experiment.runs)}
+    if unused:
+        raise DafuseError(
+            f"no method of this experiment has the option {', '.join(sorted(unused))}"
+        )
+    for key in common:
+        if any(key in options for options in experiment.runs):
+            raise DafuseError(f"this experiment chooses {key} itself: leave --method.{key} out")
+
+
+def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:
+    """What can be known to be wrong before data and weights are read."""
+    find_backbone(base.backbone)
+    for seed in seeds:
+        class_order(1, base.order, seed)
+    if isinstance(base.increment, int):
+        task_sizes(max(base.increment, 1), base.increment)
 
 
 def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
@@ -118,25 +152,32 @@ def measurements(
     first: dict[int, Planned] = {}
     for each in planned:
         first.setdefault(each.config.seed, each)
-    return [Measurement("measurement", each.config, options) for each in first.values()]
+    return [Measurement(MEASUREMENT, each.config, options) for each in first.values()]
 
 
-def estimates(planned: Sequence[Planned]) -> Iterator[float | None]:
-    """Seconds each run will still take, from finished ones of its method and kind, if any."""
-    took: dict[tuple[str, bool], list[float]] = {}
-    results = [each.found() for each in planned]
-    finished = [found is not None and not found.mark for found in results]
-    for each, found, done in zip(planned, results, finished, strict=True):
-        if found is not None and done:
-            seconds = sum(sum(task["seconds"].values()) for task in found.tasks)
-            took.setdefault(_kind(each), []).append(seconds)
-    for each, done in zip(planned, finished, strict=True):
-        known = took.get(_kind(each))
-        yield 0.0 if done else fmean(known) if known else None
+def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
+    """Seconds each run will still take: from its own tasks, or from finished ones of its kind."""
+    took: dict[str, list[float]] = {}
+    for results in out.glob("*/results.json"):
+        if found := _finished(results.parent):
+            took.setdefault(_kind(RunConfig(**found.config)), []).append(_seconds(found))
+    for each in planned:
+        begun, known = each.found(), took.get(_kind(each.config))
+        if begun is not None:
+            done, total = len(begun.matrix), begun.results["tasks_total"]
+            yield _seconds(begun) / done * (total - done)
+        else:
+            yield fmean(known) if known else None
 
 
-def _kind(run: Planned) -> tuple[str, bool]:
-    return run.config.method["name"], run.config.replay is not None
+def _seconds(found: RunResult) -> float:
+    return sum(sum(task["seconds"].values()) for task in found.tasks)
+
+
+def _kind(config: RunConfig) -> str:
+    """Runs of one kind take about the same time."""
+    same = [config.method["name"], config.replay is not None, config.data, config.backbone]
+    return json.dumps([*same, config.increment, config.method.get("epochs")], sort_keys=True)
 
 
 def _options_of(options: Options) -> Options:

@@ -18,6 +18,7 @@ from dafuse.methods.joint import Joint
 from dafuse.methods.l2p import L2P
 from dafuse.methods.memo import MEMO
 from dafuse.methods.mos import MOS
+from dafuse.methods.options import check_choices, check_ranges
 from dafuse.methods.ranpac import RanPAC
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.methods.slca import SLCA
@@ -44,6 +45,14 @@ def find_method(name: str) -> type[Method]:
     if name not in METHODS:
         raise DafuseError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
     return METHODS[name]
+
+
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Whether a method could be made of these, all of its options, as far as that can be told."""
+    method = object.__new__(find_method(name))
+    vars(method).update(options, trainer=None)
+    check_choices(method)
+    check_ranges(method)
 
 
 def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.report.drawing import INK, LINES, PALETTE, PICTURE, canvas, png, svg
-from dafuse.report.measurements import FILE, MODELS, read_measurement
+from dafuse.report.measurements import FILE, MODELS, readable_measurement
 from dafuse.report.runs import RunResult
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def path_png(run: RunResult, path: str | os.PathLike[str]) -> None:
 
 def fisher_against_hessian(run: RunResult) -> str:
     """Entries of the last measured task: Fisher to the right, exact second derivative upwards."""
-    found = read_measurement(run.folder)
+    found = readable_measurement(run.folder)
     if found is None or not found["tasks"]:
         return ""
     task = found["tasks"][-1]
@@ -97,7 +97,7 @@ def _decades(sizes: list[float]) -> tuple[float, float]:
 
 def _paths(run: RunResult) -> list[tuple[int, dict[str, list[float]]]]:
     """Task number and path, of the first few and the last measured tasks that have one."""
-    found: dict[str, Any] = read_measurement(run.folder) or {"tasks": []}
+    found: dict[str, Any] = readable_measurement(run.folder) or {"tasks": []}
     paths = [(task["task"] + 1, task["path"]) for task in found["tasks"] if task["path"]]
     return paths if len(paths) <= MOST_PANELS else [*paths[: MOST_PANELS - 1], paths[-1]]
 

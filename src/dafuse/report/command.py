@@ -24,6 +24,7 @@ def report(paths: list[str], out: str = "report") -> str:
     """
     lines: list[str] = []
     runs = find_runs(paths, say=lines.append)
+    lines += [f"left out: {damage}" for damage in measurements.damages(r.folder for r in runs)]
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ def _measured(runs: list[RunResult]) -> str:
     """What was measured of DAF's approximations at these runs, if anything, as Markdown."""
     parts = []
     for run in runs:
-        if found := measurements.read_measurement(run.folder):
+        if found := measurements.readable_measurement(run.folder):
             agreement = measurements.AGREEMENT, measurements.agreement_rows(found)
             told = f"{run.folder.name}: {measurements.how_measured(found)}"
             both = (tables.markdown_rows(*t) for t in (agreement, measurements.path_rows(found)))

@@ -6,7 +6,7 @@
 import math
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,33 @@ def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     path = Path(folder) / FILE
     if not path.is_file():
         return None
-    found = read_json(path)
+    try:
+        found = read_json(path)
+    except DafuseError as error:
+        raise DafuseError(f"{error}; delete it to measure again") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
     missing = {"options", "planned", "tasks"} - found.keys()
     if missing:
         raise DafuseError(f"{path} lacks {', '.join(sorted(missing))}; delete it to measure again")
     return found
+
+
+def readable_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The same for a report, which goes on without what is damaged."""
+    try:
+        return read_measurement(folder)
+    except DafuseError:
+        return None
+
+
+def damages(folders: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """What keeps measurements in these folders from being read."""
+    for folder in folders:
+        try:
+            read_measurement(folder)
+        except DafuseError as error:
+            yield str(error)
 
 
 def how_measured(found: dict[str, Any]) -> str:

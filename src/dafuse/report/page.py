@@ -1,7 +1,7 @@
 """One HTML page about some runs: complete in itself, for screens light and dark, and for paper."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
@@ -17,15 +17,21 @@ from dafuse.report.section import html_figure, html_table, mark_of, run_section,
 from dafuse.report.sweep import sweep, swept_option
 
 
-def write_page(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
-    write_atomically(path, page(list(runs)))
+def write_page(
+    runs: Iterable[RunResult],
+    path: str | os.PathLike[str],
+    title: str = "",
+    missing: Sequence[str] = (),
+) -> None:
+    write_atomically(path, page(list(runs), title, missing))
 
 
-def page(runs: list[RunResult]) -> str:
+def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) -> str:
+    """About these runs; of an experiment also its name, and which of its runs are missing."""
     groups, table = group_runs(runs), tables.make_table(runs)
     alone, repeated = len(runs) == 1, any(len(group.runs) > 1 for group in groups)
     settings = [group for group in groups if group.runs[0].primary]
-    heading = _heading(settings)
+    heading = f"{title}: {_heading(settings)}" if title else _heading(settings)
     titled = [(group.title(run), run) for group in settings for run in group.runs]
     links = "".join(
         f'<li><a href="#run-{number}">{escape(title)}</a> {mark_of(run)}</li>'
@@ -45,6 +51,7 @@ def page(runs: list[RunResult]) -> str:
         table_note="Numbers after ± are the sample deviation over the runs of a row."
         if repeated
         else "",
+        missing=_missing(missing),
         paired=_paired(runs),
         curves=html_figure(
             figures.accuracy_curves(runs),
@@ -98,6 +105,11 @@ def _lead(runs: list[RunResult]) -> str:
             shared.append(f"{value} per task" if key == "increment" else value)
     count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}"
     return escape(" · ".join([*shared, count]))
+
+
+def _missing(names: Sequence[str]) -> str:
+    listed = "".join(f"<li>{escape(name)}</li>" for name in names)
+    return f"<p>Missing from this table:</p><ul>{listed}</ul>" if names else ""
 
 
 def _paired(runs: list[RunResult]) -> str:

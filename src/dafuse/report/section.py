@@ -135,7 +135,7 @@ def _kept(run: RunResult) -> str:
 
 
 def _measured(run: RunResult) -> str:
-    found = measurements.read_measurement(run.folder)
+    found = measurements.readable_measurement(run.folder)
     if found is None:
         return ""
     agreement = html_table(list(measurements.AGREEMENT), measurements.agreement_rows(found))

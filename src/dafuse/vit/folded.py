@@ -15,7 +15,6 @@ That leaves a block as many products as it had without an adapter.
 """
 
 from copy import deepcopy
-from functools import lru_cache
 
 import torch
 from timm.layers.layer_scale import LayerScale
@@ -47,7 +46,6 @@ def fold(vit: ViT, adapter: Adapter, in_two_products: bool = False) -> ViT:
     return folded.requires_grad_(False)
 
 
-@lru_cache(maxsize=8)
 def foldable(vit: ViT) -> bool:
     """Whether adapters can be folded in two products, and the network stays as it is."""
     frozen = not any(parameter.requires_grad for parameter in vit.parameters())

@@ -34,12 +34,17 @@ def load_backbone(
 
 def build_backbone(tag: str, normalize: str = "weights") -> ViT:
     """The network of that tag with random weights: all that a measurement of speed needs."""
-    backbone = BACKBONES.get(tag) or _any_timm(tag)
+    backbone = find_backbone(tag)
     # the full tag, so that timm gives the configuration of these very weights
     name = backbone.architecture if backbone.packaged else backbone.tag
     model = require_plain_vit(timm.create_model(name, num_classes=0, **backbone.arguments), tag)
     config = {**model.pretrained_cfg, **backbone.preprocessing}
     return ViT(model, preprocessing_of(config, normalize), tag)
+
+
+def find_backbone(tag: str) -> Backbone:
+    """One that is registered here, or that timm knows."""
+    return BACKBONES.get(tag) or _any_timm(tag)
 
 
 def _fill(model: VisionTransformer, path: Path, tag: str) -> None:
