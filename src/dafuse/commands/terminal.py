@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dafuse.report import measurements, paired
+from dafuse.report.grid import grid
 from dafuse.report.page import write_page
 from dafuse.report.runs import find_runs
 from dafuse.report.tables import make_table, terminal, terminal_rows
@@ -24,6 +25,8 @@ def show_results(
     write_page(runs, page, title, missing)
     console = Console()
     console.print(terminal(make_table(runs)))
+    if crossed := grid(runs):
+        console.print(terminal_rows(*crossed))
     if pairs := paired.pairings(runs):
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     for run in runs:

@@ -8,6 +8,7 @@ from dafuse.files import write_atomically
 from dafuse.report import measurements, paired, tables
 from dafuse.report.efficiency import efficiency_png, efficiency_points
 from dafuse.report.figures import curve_png
+from dafuse.report.grid import grid
 from dafuse.report.ledger import ledger
 from dafuse.report.page import page
 from dafuse.report.runs import RunResult, find_runs
@@ -37,6 +38,8 @@ def report(paths: list[str], out: str = "report") -> str:
         "table.csv": tables.csv(table),
         "table.tex": tables.latex(table),
     }
+    if crossed := grid(runs):
+        written["grid.md"] = tables.markdown_rows(*crossed)
     if pairs := paired.pairings(runs):
         written["paired.md"] = tables.markdown_rows(paired.header(), paired.plain_rows(pairs))
     if measured := _measured(runs):

@@ -112,6 +112,13 @@ def options_of(run: RunResult) -> dict[str, Any]:
     return {key: value for key, value in flatten(run.config).items() if key not in ignored}
 
 
+def differing_options(runs: Iterable[RunResult]) -> list[str]:
+    """In which the runs are not all equal, in the order of the configuration."""
+    options = [options_of(run) for run in runs]
+    keys = dict.fromkeys(key for own in options for key in own)
+    return [key for key in keys if len({str(own.get(key)) for own in options}) > 1]
+
+
 def changed_options(run: RunResult) -> dict[str, Any]:
     """The method's options that are not at their default; all, where the defaults are unknown."""
     defaults = run.results.get("method", {}).get("defaults") or {}

@@ -10,6 +10,7 @@ from dafuse import __version__
 from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
 from dafuse.report import efficiency, figures, paired, tables
+from dafuse.report.grid import grid
 from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
@@ -52,6 +53,7 @@ def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) ->
         if repeated
         else "",
         missing=_missing(missing),
+        grid=html_table(*crossed) if (crossed := grid(runs)) else "",
         paired=_paired(runs),
         curves=html_figure(
             figures.accuracy_curves(runs),

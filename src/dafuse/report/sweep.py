@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.report.drawing import LINES, PALETTE, PICTURE, canvas, png, svg
-from dafuse.report.groups import group_runs, options_of
+from dafuse.report.groups import differing_options, group_runs, options_of
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
 from dafuse.report.tables import Row, make_table
@@ -28,12 +28,10 @@ def swept_option(runs: Iterable[RunResult]) -> str:
     runs = list(runs)
     if len({len(run.matrix) for run in runs}) != 1 or any(run.others for run in runs):
         return ""
-    options = [options_of(run) for run in runs]
-    keys = {key for own in options for key in own}
-    differing = [key for key in keys if len({str(own.get(key)) for own in options}) > 1]
+    differing = differing_options(runs)
     if len(differing) != 1:
         return ""
-    values = {own.get(differing[0]) for own in options}
+    values = {options_of(run).get(differing[0]) for run in runs}
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return differing[0] if numbers and len(values) >= LEAST else ""
 

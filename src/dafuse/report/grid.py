@@ -1,0 +1,38 @@
+"""Two options varied and all else equal: one of them down, the other across.
+
+So the DAF paper studies initialisation and fusion. Cells that no run has filled are seen.
+"""
+
+from collections.abc import Iterable
+
+from dafuse.report.groups import differing_options, group_runs, options_of
+from dafuse.report.measures import COLUMNS
+from dafuse.report.runs import RunResult
+from dafuse.report.tables import Row, make_table, show
+
+SHOWN = ("average", "final")
+TITLE = " / ".join(COLUMNS[key].title for key in SHOWN)
+MISSING = "missing"
+
+
+def grid(runs: Iterable[RunResult]) -> tuple[list[str], list[list[str]]] | None:
+    """Its head and its rows, where the runs differ, beside their seeds, in two options alone."""
+    runs = list(runs)
+    varied = differing_options(runs)
+    if len(varied) != 2 or any(run.others for run in runs):
+        return None
+    groups = [options_of(group.runs[0]) for group in group_runs(runs)]
+    values = [tuple(str(options.get(key)) for key in varied) for options in groups]
+    downs, acrosses = (list(dict.fromkeys(column)) for column in zip(*values, strict=True))
+    if min(len(downs), len(acrosses)) < 2:
+        return None
+    cells = dict(zip(values, map(_shown, make_table(runs).rows), strict=True))
+    down, across = (option.removeprefix("method.") for option in varied)
+    head = [f"{TITLE}: {down}, and {across} across", *acrosses]
+    return head, [[d, *(cells.get((d, a), MISSING) for a in acrosses)] for d in downs]
+
+
+def _shown(row: Row) -> str:
+    if row.tasks < row.tasks_total:
+        return f"{row.tasks} of {row.tasks_total} tasks"
+    return " / ".join(show(row.cells[key], COLUMNS[key]) for key in SHOWN)
