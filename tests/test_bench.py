@@ -188,6 +188,8 @@ def test_without_the_device_the_cpu_is_still_measured() -> None:
     [
         (["trainig"], "no benchmark is called 'trainig'"),
         (["--rounds", "0"], "rounds must be 1"),
+        (["memory", "--demo"], "--demo belongs to the benchmark cpu"),
+        (["alignment", "--backbone", "x"], "--backbone is for training, fisher, inference, growth"),
         (["memory", "--out", "no folder/bench.json"], "cannot write no folder/bench.json"),
     ],
 )

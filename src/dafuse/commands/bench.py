@@ -33,6 +33,8 @@ BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has 
     "cpu": "one learning step on two threads against the plain loop",
 }
 
+OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth")
+
 
 def main(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
@@ -43,6 +45,10 @@ def main(arguments: list[str]) -> None:
         )
     if options.rounds < 1:
         raise DafuseError(f"rounds must be 1 or more, not {options.rounds}")
+    if options.demo and "cpu" not in names:
+        raise DafuseError("--demo belongs to the benchmark cpu")
+    if options.backbone and not set(names) & set(OF_ANY_BACKBONE):
+        raise DafuseError(f"--backbone is for {', '.join(OF_ANY_BACKBONE)}")
     require_writable(options.out)
     from dafuse.benchmarks.setting import Setting
     from dafuse.engine.display import TerminalProgress
