@@ -49,6 +49,7 @@ def test_an_unfinished_run_says_how_far_it_is(tmp_path: Path) -> None:
     [
         [("random", "last"), ("random", "mean")],  # one option
         [("random", "last"), ("random", "last")],  # none
+        [("random", "last"), ("robust", "dynamic"), ("previous", "mean")],  # a diagonal
     ],
 )
 def test_nothing_else_is_taken_for_a_grid(tmp_path: Path, settings: list[tuple[str, str]]) -> None:

@@ -16,7 +16,10 @@ MISSING = "missing"
 
 
 def grid(runs: Iterable[RunResult]) -> tuple[list[str], list[list[str]]] | None:
-    """Its head and its rows, where the runs differ, beside their seeds, in two options alone."""
+    """Its head and its rows, where the runs differ, beside their seeds, in two options alone.
+
+    Of runs that vary the one or the other, never both, more than half of a grid would be empty.
+    """
     runs = list(runs)
     varied = differing_options(runs)
     if len(varied) != 2 or any(run.others for run in runs):
@@ -24,8 +27,8 @@ def grid(runs: Iterable[RunResult]) -> tuple[list[str], list[list[str]]] | None:
     groups = [options_of(group.runs[0]) for group in group_runs(runs)]
     values = [tuple(str(options.get(key)) for key in varied) for options in groups]
     downs, acrosses = (list(dict.fromkeys(column)) for column in zip(*values, strict=True))
-    if min(len(downs), len(acrosses)) < 2:
-        return None
+    if min(len(downs), len(acrosses)) < 2 or 2 * len(values) <= len(downs) * len(acrosses):
+        return None  # a line, or too few cells for a grid
     cells = dict(zip(values, map(_shown, make_table(runs).rows), strict=True))
     down, across = (option.removeprefix("method.") for option in varied)
     head = [f"{TITLE}: {down}, and {across} across", *acrosses]
