@@ -70,10 +70,8 @@ def test_a_step_that_waits_for_the_device_goes_on_unrecorded() -> None:
 def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
     """Values changed in place or by recorded steps, tensors put elsewhere, adapters that go."""
     dataset = small_dataset([7, 7])
-    trainer, task = (
-        small_trainer(dataset, device="cuda", compiled=True),
-        small_stream(dataset, [2])[0],
-    )
+    trainer = small_trainer(dataset, device="cuda", compiled=True)
+    task = small_stream(dataset, [2])[0]
     assert trainer.compiled is not None
     images = torch.randn(4, 3, 32, 32, device="cuda")
 

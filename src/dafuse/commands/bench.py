@@ -32,7 +32,6 @@ BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has 
     "memory": "bytes and accuracy of each kind of class memory",
     "cpu": "one learning step on two threads against the plain loop",
 }
-
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth")
 
 

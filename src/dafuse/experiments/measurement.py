@@ -56,7 +56,7 @@ class Measurement:
         return f"measures {_record_of(self.config).parent.name}"
 
     def seconds_to_go(self) -> float | None:
-        if self.state() in ("to do", "damaged"):
+        if self.state() == "damaged":
             return None
         found = _begun(self.folder, self.options)
         if found is None or not found["tasks"]:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from dafuse.data.stream import class_order, task_sizes
 from dafuse.engine.config import RunConfig
@@ -160,9 +161,9 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
     took: dict[str, list[float]] = {}
     for results in out.glob("*/results.json"):
         if found := _finished(results.parent):
-            took.setdefault(_kind(RunConfig(**found.config)), []).append(_seconds(found))
+            took.setdefault(_kind(found.config), []).append(_seconds(found))
     for each in planned:
-        begun, known = each.found(), took.get(_kind(each.config))
+        begun, known = each.found(), took.get(_kind(asdict(each.config)))
         if begun is not None:
             done, total = len(begun.matrix), begun.results["tasks_total"]
             yield _seconds(begun) / done * (total - done)
@@ -174,10 +175,11 @@ def _seconds(found: RunResult) -> float:
     return sum(sum(task["seconds"].values()) for task in found.tasks)
 
 
-def _kind(config: RunConfig) -> str:
+def _kind(config: dict[str, Any]) -> str:
     """Runs of one kind take about the same time."""
-    same = [config.method["name"], config.replay is not None, config.data, config.backbone]
-    return json.dumps([*same, config.increment, config.method.get("epochs")], sort_keys=True)
+    same = [config.get(key) for key in ("data", "backbone", "increment")]
+    own = [config["method"].get(key) for key in ("name", "epochs")]
+    return json.dumps([*same, *own, config.get("replay") is not None], sort_keys=True)
 
 
 def _options_of(options: Options) -> Options:
