@@ -1,5 +1,7 @@
 """Recorded steps and forward passes do what the plain ones do. Needs a CUDA device."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,8 @@ from torch import Tensor, nn
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.engine.recorded import Recorded
 from dafuse.engine.training import Trainer, _optimiser, _set_rates
+from dafuse.heads.alignment import Step, align
+from dafuse.heads.gaussians import Sampler
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
@@ -94,6 +98,23 @@ def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
         else:
             kept.set(_random_adapter(trainer, 50 + number).tensors())  # in place
     assert trainer.compiled.trusted
+
+
+def test_recorded_alignment_gives_the_rows_of_plain_alignment() -> None:
+    said: list[str] = []
+    generator = torch.Generator("cuda").manual_seed(1)
+    means = torch.randn(7, 12, device="cuda", generator=generator)
+    sampler = Sampler(means, torch.randn(7, 12, 12, device="cuda", generator=generator), None)
+    start = torch.randn(7, 12, device="cuda", generator=generator)
+
+    def aligned(faster: Callable[[Step], Step] | None) -> Tensor:
+        seeded = torch.Generator("cuda").manual_seed(2)
+        return align(start, sampler, seeded, epochs=5, samples=16, lr=0.1, faster=faster)
+
+    recorded = aligned(lambda step: Recorded(step, "a step", said.append))
+    torch.testing.assert_close(recorded, aligned(None), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(recorded, start, atol=1e-2)
+    assert not said
 
 
 def _random_adapter(trainer: Trainer, number: int) -> Adapter:

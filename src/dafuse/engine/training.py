@@ -76,8 +76,8 @@ class Trainer:
     ) -> None:
         images = task.train if images is None else images
         epochs, size = schedule.epochs, schedule.batch_size
-        recorded = self.device.type == "cuda"
-        optimiser = _optimiser(groups, schedule, self.device if recorded else None)
+        on_gpu = self.device.type == "cuda"
+        optimiser = _optimiser(groups, schedule, self.device if on_gpu else None)
 
         def step(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             optimiser.zero_grad(set_to_none=True)
@@ -88,7 +88,7 @@ class Trainer:
                 after_step()
             return value.detach()
 
-        take_step = Recorded(step, "this training step", self.progress.say) if recorded else step
+        take_step = self.replayed(step, "this training step")
         steps = epochs * math.ceil(len(images) / size)
         with (
             self._training(task, attached, size),
@@ -138,6 +138,9 @@ class Trainer:
         self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
         return compute() if self.tape is None else self.tape(name, task.index, compute)
+
+    def replayed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+        return Recorded(work, what, self.progress.say) if self.device.type == "cuda" else work
 
     def autocast(self) -> AbstractContextManager[None]:
         return self.fabric.autocast()

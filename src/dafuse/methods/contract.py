@@ -70,6 +70,12 @@ class Trainer(Protocol):
     ) -> dict[str, Tensor]:
         """What was recorded of this task under this name, or else what is computed."""
 
+    def replayed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+        """The same work on batches, recorded and replayed where that is faster: on a GPU.
+
+        What it uses beside the batch must stay where it is; its values may change.
+        """
+
     def autocast(self) -> AbstractContextManager[None]:
         """The run's precision, for what a method computes beside `encode`."""
 
