@@ -26,6 +26,8 @@ from torch.nn import functional as F
 from dafuse.vit.adapter import Adapter, Tensors
 from dafuse.vit.backbone import ViT
 
+FEW_TOKENS = 2048  # ten images of 224 pixels: launching takes longer than computing
+
 
 def fold(vit: ViT, adapter: Adapter, in_two_products: bool = False) -> ViT:
     """A copy of the network that gives, with nothing attached, what it gave with this adapter.
@@ -70,9 +72,16 @@ class _InTwoProducts(nn.Module):
             for given, default in ((norm.weight, 1.0), (norm.bias, 0.0))
         )
         bias_H = weight_HD @ beta_D + (0 if fc1.bias is None else fc1.bias.float())
+        self.hidden = len(weight_HD)  # units of the MLP; those of the adapter follow
+
+        def after_them(values_R: Tensor) -> Tensor:
+            return torch.cat([torch.zeros_like(bias_H), values_R])
+
         bias_K = torch.cat([bias_H, torch.zeros_like(down_RD[:, 0])])
         self.first = _linear(torch.cat([gamma_D * weight_HD, down_RD]), bias_K).to(dtype)
-        self.of_mean_R, self.bias_R = nn.Buffer(down_RD.sum(1)), nn.Buffer(adapter["down.bias"])
+        self.of_mean_K = nn.Buffer(after_them(down_RD.sum(1)))
+        self.bias_K = nn.Buffer(after_them(adapter["down.bias"]))
+        self.of_adapter_K = nn.Buffer(after_them(torch.ones_like(down_RD[:, 0])).bool())
         self.last = _last(block, adapter, scale).to(dtype)
         self.act, self.eps = block.mlp.act, norm.eps
 
@@ -81,9 +90,13 @@ class _InTwoProducts(nn.Module):
             h_BND, h_BND.shape[2:], None, None, self.eps
         )
         both = self.first(n_BND)
-        of_mlp, of_adapter = both.split([both.shape[2] - len(self.bias_R), len(self.bias_R)], dim=2)
-        down = of_adapter / rstd_BN1 + mean_BN1 * self.of_mean_R + self.bias_R
-        return self.last(torch.cat([self.act(of_mlp), F.relu(down).to(both.dtype)], dim=2))
+        few = h_BND.shape[0] * h_BND.shape[1] <= FEW_TOKENS
+        units = slice(None) if few else slice(self.hidden, None)
+        shift = mean_BN1 * self.of_mean_K[units] + self.bias_K[units]
+        relu = F.relu(both[..., units] / rstd_BN1 + shift).to(both.dtype)
+        if few:  # one kernel that computes too much is faster than two
+            return self.last(torch.where(self.of_adapter_K, relu, self.act(both)))
+        return self.last(torch.cat([self.act(both[..., : self.hidden]), relu], dim=2))
 
 
 class _Merged(nn.Module):
