@@ -81,14 +81,12 @@ def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> li
 def _rate(
     trainer: Trainer, images_B3SS: Tensor, attached: Attachment | None, repeats: int
 ) -> float:
-    if trainer.compiled is not None:
-        trainer.compiled.full_batch = len(images_B3SS)  # so that it is not filled up
-
     def work() -> None:
         for _ in range(repeats):
             trainer.encode(images_B3SS, attached)
 
-    return len(images_B3SS) * repeats / seconds(work, trainer.device)
+    with trainer.batches_of(len(images_B3SS)):  # so that none is filled up
+        return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 
 def _rows(label: str, found: dict[str, Measured], adapters: int, goal: Goal | None) -> list[Row]:

@@ -28,6 +28,8 @@ from dafuse.seeds import derive, torch_generator
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
 
+KEPT_VALUES = 20  # for the backward pass, of each token's width in each block: about so many
+
 
 class Trainer:
     """Runs a method's forward and backward passes on a device, in a precision, with progress.
@@ -53,6 +55,9 @@ class Trainer:
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
         self.inference_batch = 256 if self.device.type == "cuda" else 64
+        self.gradient_batch = self.inference_batch
+        if self.device.type == "cuda":
+            self.gradient_batch = _gradient_batch(self.vit, self.device, dtype if casts else None)
         self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # that went through in it
@@ -134,6 +139,17 @@ class Trainer:
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         return self.loader.test_batches(images, batch_size or self.inference_batch)
 
+    @contextmanager
+    def batches_of(self, size: int) -> Iterator[None]:
+        if self.compiled is None:
+            yield
+            return
+        before, self.compiled.full_batch = self.compiled.full_batch, size
+        try:
+            yield
+        finally:
+            self.compiled.full_batch = before
+
     def recorded(
         self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
@@ -173,16 +189,16 @@ class Trainer:
         devices = [self.device] if self.device.type == "cuda" else []
         module.train()
         if self.compiled is not None:
-            self.compiled.full_batch, self.compiled.checks = batch_size, False
+            self.compiled.checks = False
         try:
-            with torch.random.fork_rng(devices):
+            with self.batches_of(batch_size), torch.random.fork_rng(devices):
                 torch.manual_seed(derive(self.seed, "dropout", task.index))
                 yield
         finally:
             module.eval()
             increment_version(list(module.parameters()))  # replayed steps do not
             if self.compiled is not None:
-                self.compiled.full_batch, self.compiled.checks = self.inference_batch, True
+                self.compiled.checks = True
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
         """The epoch's mean loss. Looked at once an epoch, so that the device never waits."""
@@ -200,6 +216,16 @@ class Trainer:
 @lru_cache(maxsize=1)  # runs that share a network share the copy, and what is compiled for it
 def _cast_once(vit: ViT, dtype: torch.dtype) -> ViT:
     return vit.cast_once(dtype)
+
+
+def _gradient_batch(vit: ViT, device: torch.device, dtype: torch.dtype | None) -> int:
+    """A power of two: the images whose activations fit into an eighth of the device's memory.
+
+    Of all its memory, not of what is free: the same device gives the same batches.
+    """
+    each = vit.tokens * vit.width * vit.depth * KEPT_VALUES * (dtype or torch.float32).itemsize
+    fitting = torch.cuda.get_device_properties(device).total_memory // 8 // each
+    return min(512, 1 << max(0, fitting.bit_length() - 1))
 
 
 def _optimiser(

@@ -29,6 +29,7 @@ class Trainer(Protocol):
     vit: ViT
     device: torch.device
     seed: int
+    gradient_batch: int  # images whose backward pass fits into the device's memory, not only just
 
     def fit(
         self,
@@ -64,6 +65,9 @@ class Trainer(Protocol):
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
         """The images in order, under the test transform; the batch size is the engine's choice."""
+
+    def batches_of(self, size: int) -> AbstractContextManager[None]:
+        """Says how large batches will be, so that what is compiled serves the last one too."""
 
     def recorded(
         self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]

@@ -43,6 +43,7 @@ def curvature_at(
     if per_batch is not None:  # batches as in training: of that size, and mixed
         shuffle = numpy_generator(trainer.seed, "fisher", task.index)
         images = images.take(shuffle.permutation(len(images)))
-    with trainer.phase("fisher", len(images), steps=len(images)) as bar:
-        batches = bar.over(trainer.test_batches(images, per_batch))
+    size, count = per_batch or trainer.gradient_batch, len(images)
+    with trainer.batches_of(size), trainer.phase("fisher", count, steps=count) as bar:
+        batches = bar.over(trainer.test_batches(images, size))
         return gradient_and_fisher(losses, batches, per_sample=per_batch is None)
