@@ -1,7 +1,7 @@
 """The ledger: each run's origin and command; expectations beside the very same setting only."""
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -85,6 +85,28 @@ def test_expectations_stand_beside_the_same_setting_only(tmp_path, same, changes
     (row,) = rows(ledger(find_runs([tmp_path]), [RECIPE]))
     assert row["Expected"] == ("79.17 / 69.22" if same else "–")
     assert row["Source"] == ("somebody" if same else "–")
+
+
+@pytest.mark.parametrize(
+    ("expected", "verified"),
+    [
+        ({"average": 81.0, "final": 82.9, "source": "somebody"}, "yes"),
+        ({"average": 81.0, "final": 83.1, "source": "somebody"}, "no: off by 0.60"),
+        ({"average": 81.25, "final": 82.5, "source": "docs/results.md; one run"}, "no"),
+        ({"final": 82.5, "source": "somebody"}, "yes"),
+        ({"average": 81.25, "final": 82.5}, "no"),
+        ({}, "no"),
+    ],
+)
+def test_a_number_is_verified_by_a_close_one_from_elsewhere(tmp_path, expected, verified):
+    folder = make_run(tmp_path / "run", tasks=2, declares=DEFAULTS)
+
+    def by_hand(content):
+        content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
+
+    rewrite(folder, "results.json", by_hand)
+    (row,) = rows(ledger(find_runs([tmp_path]), [replace(RECIPE, expected=expected)]))
+    assert (row["Average"], row["Final"], row["Verified"]) == ("81.25", "82.50", verified)
 
 
 def test_an_expected_way_to_predict_is_that_ways(tmp_path):

@@ -20,12 +20,15 @@ NUMBERS = (
 SPEEDS = ("train_speed", "inference_speed")
 VERSIONS = ("dafuse", "torch", "timm")
 SHOWN_HASH = 8
+OUR_OWN = "docs/"  # sources that begin so are runs of this very code
+CLOSE = 0.5  # points
 ORIGIN = ("Config", "Weights", "Data fingerprint", "Device", "Date", "Versions")
 PURPOSE = """# Ledger
 
 One row a run (of several ways to predict, one each), made from the run folders by `dafuse report`;
 the commands are below. Accuracies are in percent. Expected: the average and final accuracy that the
-source gives for this very setting.
+source gives for this very setting. Verified: both are within 0.5 points of it, and the source is not
+a run of this code.
 """
 
 
@@ -53,7 +56,7 @@ def ledger(
 def _header(numbers: Sequence[str]) -> list[str]:
     titles = [COLUMNS[key].title for key in numbers]
     asked = ["Method", "Data", "Backbone", "Increment", "Seed", "Status"]
-    return [*asked, *titles, "Expected", "Source", *ORIGIN]
+    return [*asked, *titles, "Expected", "Source", "Verified", *ORIGIN]
 
 
 def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) -> list[str]:
@@ -71,6 +74,7 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) 
         f"unfinished: {run.mark}" if run.mark else "finished",
         *(show(Cell(found[key], float("nan")), COLUMNS[key]) for key in numbers),
         *_told(expected),
+        _verified(found, expected),
         run.hash[:SHOWN_HASH] or UNKNOWN,
         origin.get("weights", {}).get("sha256", "")[:SHOWN_HASH] or UNKNOWN,
         origin.get("data_fingerprint", "")[:SHOWN_HASH] or UNKNOWN,
@@ -89,6 +93,7 @@ def _recipe_row(recipe: Recipe, numbers: Sequence[str]) -> list[str]:
         "not run",
         *[UNKNOWN] * len(numbers),
         *_told(recipe.expected),
+        "no",
         *[UNKNOWN] * len(ORIGIN),
     ]
 
@@ -98,6 +103,14 @@ def _told(expected: dict[str, Any]) -> tuple[str, str]:
         return UNKNOWN, UNKNOWN
     numbers = (str(expected.get(key, UNKNOWN)) for key in ("average", "final"))
     return " / ".join(numbers), str(expected.get("source", UNKNOWN))
+
+
+def _verified(found: dict[str, float], expected: dict[str, Any]) -> str:
+    known = [key for key in ("average", "final") if key in expected]
+    if not known or str(expected.get("source", OUR_OWN)).startswith(OUR_OWN):
+        return "no"
+    off = max(abs(found[key] - expected[key]) for key in known)
+    return "yes" if off <= CLOSE else f"no: off by {off:.2f}"
 
 
 def _is_way(run: RunResult, expected: dict[str, Any]) -> bool:
