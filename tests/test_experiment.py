@@ -18,6 +18,7 @@ from dafuse.experiments.declared import EXPERIMENTS, Experiment
 from dafuse.experiments.plan import estimates, plan
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
+from dafuse.report.outputs import FIGURES, TABLES
 
 QUICK = ["--method.epochs", "1", "--method.batch_size=8", "--method.align_epochs=1"]
 TINY = Experiment("a test", ({"name": "daf", "alpha": 1.0}, {"name": "daf", "alpha": 2.0}))
@@ -40,6 +41,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_every_declared_run_is_one_that_can_be_asked_for() -> None:
     for name, experiment in EXPERIMENTS.items():
         assert experiment.shows
+        assert {*experiment.tables} <= TABLES.keys()
+        assert experiment.figure in FIGURES
         labels = {tuple(options.items()) for options in experiment.runs}
         assert len(labels) == len(experiment.runs), f"{name} has a run twice"
         for options in experiment.runs:
@@ -72,6 +75,8 @@ def test_trains_once_replays_reports_and_reuses(
     assert "alpha=2.0" in told
     assert "missing" not in told
     assert "alpha=2.0" in Path("runs/tiny.html").read_text()
+    assert "alpha=2.0" in Path("runs/tiny.md").read_text()
+    assert Path("runs/tiny.png").read_bytes().startswith(b"\x89PNG")
     main(["tiny", "--seeds", "1", "2", *world])
     assert len(fitted) == 4
     assert "is finished; nothing to compute" in capsys.readouterr().err
@@ -142,6 +147,7 @@ def test_a_damaged_run_is_told_of_and_the_others_are_reported(
         assert f"missing: {missing}" in capsys.readouterr().out
         page = Path("runs/tiny.html").read_text()
         assert missing in page
+        assert f"Missing: {missing}\n" in Path("runs/tiny.md").read_text()
         assert "<h1>tiny: " in page
     shutil.rmtree(replayed)
     main(["tiny", *world])

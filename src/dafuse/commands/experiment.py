@@ -1,8 +1,8 @@
 """`dafuse experiment NAME [--seeds ...] [options of dafuse run]`: a table or figure of the paper.
 
 Runs that are finished are taken as they are, those begun go on, the others are made; one that fails
-does not take the others down. The report is made from the run folders alone; it says what is
-missing.
+does not take the others down. The report, the tables and the figure are made from the run folders
+alone; they say what is missing.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, MeasureOptions
 from dafuse.progress import Progress
+from dafuse.report.outputs import write_outputs
 
 if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
@@ -63,7 +64,10 @@ def main(arguments: list[str]) -> None:
     missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
     done = [run.folder for run in planned if run.found() is not None]
     if done:
-        show_results(done, out / f"{options.name}.html", title=options.name, missing=missing)
+        page = out / f"{options.name}.html"
+        runs = show_results(done, page, title=options.name, missing=missing)
+        file = out / options.name
+        print("\n".join(write_outputs(runs, file, experiment.tables, experiment.figure, missing)))
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:

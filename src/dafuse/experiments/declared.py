@@ -1,4 +1,4 @@
-"""The paper's tables and figures, and some more, as experiments: their runs. No torch here."""
+"""The paper's tables and figures, and some more, as experiments. No torch here."""
 
 from dataclasses import dataclass, field
 from itertools import product
@@ -15,8 +15,12 @@ REHEARSAL = "icarl memo foster daf"
 
 @dataclass(frozen=True)
 class Experiment:
+    """Some runs, and what is made of them: names in `report.outputs`."""
+
     shows: str
     runs: tuple[Options, ...]
+    tables: tuple[str, ...] = ("table",)
+    figure: str = "accuracy"
     seeds: tuple[int, ...] = (1993,)
     measures: bool = False  # DAF's approximations too, at what the first run recorded
 
@@ -60,25 +64,32 @@ EXPERIMENTS: dict[str, Experiment] = {
     "efficiency": Experiment(
         "accuracy against training speed, coloured by inference speed (Figure 1)",
         _named("aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf"),
+        figure="efficiency",
     ),
     "ablation": Experiment(
         "initialisation x rule, the full grid, the mean of all adapters among the rules",
         _daf(init=["robust", "previous", "random"], rule=["last", "static", "mean", "dynamic"]),
+        tables=("grid", "table"),
     ),
     "initialisation": Experiment(
         "three initialisations, the last adapter alone and fused (Table 2)",
         _daf(init=["random", "previous", "robust"], rule=["last", "dynamic"]),
+        tables=("grid", "table"),
     ),
     "alpha": Experiment(
         "stability, plasticity, average and final accuracy over alpha",
         _daf(alpha=[0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0]),
+        figure="sweep",
     ),
     "gamma": Experiment(
-        "final accuracy over gamma", _daf(gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0])
+        "final accuracy over gamma",
+        _daf(gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0]),
+        figure="sweep",
     ),
     "seeds": Experiment(
         "five class orders, mean and deviation, paired differences to DAF",
         ({"name": "daf"}, {"name": "daf", "rule": "mean"}, *_named("ranpac tuna")),
+        tables=("table", "paired"),
         seeds=(1993, 1994, 1995, 1996, 1997),
     ),
     "retrieval": Experiment(
@@ -93,6 +104,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             {"name": "daf", "stats_adapter": "task"},
             {"name": "daf-paper"},
         ),
+        tables=("table", "approximations"),
+        figure="approximations",
         measures=True,
     ),
 }

@@ -4,9 +4,8 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.report.drawing import INK, LINES, PALETTE, PICTURE, canvas, png, svg
+from dafuse.report.drawing import INK, LINES, PALETTE, PICTURE, NothingToDraw, canvas, png, svg
 from dafuse.report.measurements import FILE, MODELS, readable_measurement
 from dafuse.report.runs import RunResult
 
@@ -37,7 +36,7 @@ def path_png(run: RunResult, path: str | os.PathLike[str]) -> None:
     """The same figure as a picture 1200 pixels wide."""
     paths = _paths(run)
     if not paths:
-        raise DafuseError(f"{run.folder} has no {FILE} with a path to draw")
+        raise NothingToDraw(f"{run.folder} has no {FILE} with a path to draw")
     with canvas(8, 0.8 + 2.7 * math.ceil(len(paths) / 2), **PICTURE) as figure:
         _draw_paths(figure, paths)
         picture = png(figure)

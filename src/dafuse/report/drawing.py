@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from dafuse.errors import DafuseError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -20,6 +22,11 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 LINES = ("-", "--", ":", "-.")  # tell apart what the six colours no longer can
 COLOURS = "cividis"  # for heat maps: readable without colour vision, and in grey
 INK, FAINT = "#232427", "#dcdde1"  # as the palette's blue, the page sets them for light or dark
+
+
+class NothingToDraw(DafuseError):
+    """The runs do not make this figure; says what it needs."""
+
 
 STYLE = {
     "font.family": "sans-serif",

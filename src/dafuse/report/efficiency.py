@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.report.drawing import COLOURS, INK, PICTURE, canvas, png, svg
+from dafuse.report.drawing import COLOURS, INK, PICTURE, NothingToDraw, canvas, png, svg
 from dafuse.report.labels import name_points
 from dafuse.report.measures import human_number
 from dafuse.report.runs import RunResult
@@ -50,7 +49,7 @@ def efficiency_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> N
     """The same figure as a picture 1200 pixels wide."""
     points = efficiency_points(runs)
     if not points:
-        raise DafuseError(f"the figure needs {LEAST} methods with speeds of training and inference")
+        raise NothingToDraw(f"the figure needs {LEAST} methods with both speeds")
     with canvas(8, 5.2, **PICTURE) as figure:
         _draw(figure, points, label_size=10)
         picture = png(figure)

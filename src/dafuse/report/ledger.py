@@ -27,8 +27,8 @@ PURPOSE = """# Ledger
 
 One row a run (of several ways to predict, one each), made from the run folders by `dafuse report`;
 the commands are below. Accuracies are in percent. Expected: the average and final accuracy that the
-source gives for this very setting. Verified: both are within 0.5 points of it, and the source is not
-a run of this code.
+source gives for this very setting. Verified: both are within 0.5 points of it, and the source is
+not a run of this code.
 """
 
 

@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.report.drawing import LINES, PALETTE, PICTURE, canvas, png, svg
+from dafuse.report.drawing import LINES, PALETTE, PICTURE, NothingToDraw, canvas, png, svg
 from dafuse.report.groups import differing_options, group_runs, options_of
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
@@ -54,7 +53,7 @@ def sweep_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> None:
     """The same figure as a picture 1200 pixels wide."""
     option, points = _points(runs)
     if not points:
-        raise DafuseError("the figure needs runs that differ in one option, a number, alone")
+        raise NothingToDraw("the figure needs runs that differ in one option, a number, alone")
     with canvas(8, 4.4, **PICTURE) as figure:
         _draw(figure.subplots(), option.removeprefix("method."), points)
         picture = png(figure)
