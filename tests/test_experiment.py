@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from conftest import small_dataset
 from dafuse.commands.experiment import main
 from dafuse.commands.run import parse
-from dafuse.engine.run import run
+from dafuse.engine.run import make_stream, resolved, run
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import EXPERIMENTS, Experiment
+from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
+from dafuse.experiments.guess import Guess
 from dafuse.experiments.plan import estimates, plan
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
@@ -59,7 +61,9 @@ def test_a_dry_run_lists_and_computes_nothing(
     main(["tiny", "--dry-run", *world])
     told = capsys.readouterr().out
     assert "replays daf-arrays-seed1993" in told
-    assert "2 runs: 2 of whose kind none is finished in runs yet" in told
+    assert "2 runs: about " in told
+    assert "; a guess from one timed pass, as none of the kind is finished in runs yet" in told
+    assert "makes runs/tiny.html, .md and .png: table and the figure accuracy" in told
     assert not Path("runs").exists()
 
 
@@ -174,6 +178,37 @@ def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
     results.write_text(json.dumps(begun | half))
     left = next(estimates(planned, Path("runs")))
     assert left == pytest.approx(sum(begun["tasks"][0]["seconds"].values()))
+
+
+def test_a_guess_counts_the_passes_of_training_statistics_and_evaluation(
+    world: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafuse.experiments.guess._time_a_pass", lambda config: ("cpu", 1.0))
+    base = resolved(parse(world[:6]))
+    guess = Guess(base)
+
+    def of(**method: Any) -> float:
+        return guess.of_run(resolved(replace(base, method=method)))
+
+    train = sum(len(task.train) for task in make_stream(base, small_dataset([3] * 4)))
+    tests = [len(task.test) for task in make_stream(base, small_dataset([3] * 4))]
+    first, both = tests[0], sum(tests)
+    assert of(name="simplecil") == train + first + both
+    assert of(name="daf", epochs=5) == 2 * 5 * train + train + first + both
+    assert of(name="ranpac", epochs=5) == 2 * 5 * train / 2 + train + first + both
+    assert of(name="ease", epochs=5) == 2 * 5 * train + train + first + 2 * both
+    replayed = resolved(replace(base, method={"name": "daf"}, replay="runs/some"))
+    assert guess.of_run(replayed) == train + first + both
+    measured = MeasureOptions(tasks=2, images=3, probes=4, coordinates=5)
+    assert guess.of_measurement(measured) == 2 * 3 * 4 * (4 + 5) * 6
+
+
+def test_where_nothing_can_be_guessed_a_dry_run_says_why(
+    world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tiny", "--dry-run", "--data", "cifar100", "--data.root", "nowhere"])
+    told = capsys.readouterr().out
+    assert "2 runs: 2 take a time that is unknown: CIFAR-100 is not in nowhere" in told
 
 
 def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) -> None:

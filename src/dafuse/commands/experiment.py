@@ -51,8 +51,10 @@ def main(arguments: list[str]) -> None:
     measured = measurements(experiment, planned, measure)
     steps: list[Step] = [*planned, *measured]
     if options.dry_run:
-        to_go = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
-        _show_plan(steps, to_go, out)
+        known = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
+        _show_plan(steps, known, out)
+        makes = f"{', '.join(experiment.tables)} and the figure {experiment.figure}"
+        print(f"makes {out / options.name}.html, .md and .png: {makes}")
         return
     failed: list[str] = []
     if not options.report_only:
@@ -107,21 +109,52 @@ def _count(steps: "Sequence[Step]") -> str:
     return "1 run" if len(steps) == 1 else f"{len(steps)} runs"
 
 
-def _show_plan(steps: "Sequence[Step]", to_go: Sequence[float | None], out: Path) -> None:
+def _show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path) -> None:
+    to_go = dict(zip(map(_name, steps), known, strict=True))
+    damaged = [step for step in steps if step.state() == "damaged"]
+    new = [step for step in steps if to_go[_name(step)] is None and step not in damaged]
+    guessed, why_not = _guessed(new)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("run", "seed", "how far", "seconds to go", "folder", "how"):
         table.add_column(heading, overflow="fold")
-    for step, seconds in zip(steps, to_go, strict=True):
-        shown = "?" if seconds is None else f"{seconds:.0f}"
+    for step in steps:
+        sure, guess = to_go[_name(step)], guessed.get(_name(step))
+        shown = f"{sure:.0f}" if sure is not None else "?" if guess is None else f"~{guess:.0f}"
         seed, folder = str(step.config.seed), step.folder.name
         table.add_row(step.label, seed, step.state(), shown, folder, step.how())
+    total = sum(seconds or 0 for seconds in known) + sum(guessed.values())
+    told = [f"{len(damaged)} damaged"] if damaged else []
+    if why_not:
+        told.append(f"{len(new)} take a time that is unknown: {why_not}")
+    elif len(damaged) < len(steps):
+        told.append(f"about {_duration(total)} to go")
+    if guessed:
+        some = "a guess" if len(guessed) == len(steps) else f"{len(guessed)} of them guessed"
+        told.append(f"{some} from one timed pass, as none of the kind is finished in {out} yet")
     console = wide_console()
     console.print(table)
-    unknown = sum(seconds is None for seconds in to_go)
-    told = [] if unknown == len(steps) else [f"about {sum(s or 0 for s in to_go):.0f} s to go"]
-    if unknown:
-        told.append(f"{unknown} of whose kind none is finished in {out} yet")
-    console.print(f"{_count(steps)}: {', and '.join(told)}", highlight=False)
+    summary = f"{_count(steps)}: {'; '.join(told)}"
+    console.print(summary, highlight=False, markup=False, soft_wrap=True)
+
+
+def _guessed(steps: "Sequence[Step]") -> tuple[dict[str, float], str]:
+    """Seconds of steps of which nothing is known, by name; or why there are none."""
+    if not steps:
+        return {}, ""
+    from dafuse.experiments.guess import Guess
+
+    try:
+        guess = Guess(steps[0].config)
+        return {_name(step): step.guessed(guess) for step in steps}, ""
+    except DafuseError as error:
+        return {}, str(error)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _folder(name: str) -> Path:

@@ -20,6 +20,7 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.approximations import measure_task
 from dafuse.experiments.declared import MeasureOptions
+from dafuse.experiments.guess import Guess
 from dafuse.files import write_json
 from dafuse.methods.daf import DAF
 from dafuse.methods.registry import find_method
@@ -63,6 +64,10 @@ class Measurement:
             return None
         each = sum(task["seconds"] for task in found["tasks"]) / len(found["tasks"])
         return each * (len(found["planned"]) - len(found["tasks"]))
+
+    def guessed(self, guess: Guess) -> float:
+        """Seconds, where nothing is known."""
+        return guess.of_measurement(self.options)
 
     def make(self, progress: Progress, bench: Bench) -> None:
         measure(self.config, self.options, progress, bench)

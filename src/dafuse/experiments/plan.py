@@ -14,6 +14,7 @@ from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import MEASUREMENT, Experiment, MeasureOptions, Options
+from dafuse.experiments.guess import Guess
 from dafuse.experiments.measurement import Measurement
 from dafuse.methods.registry import find_method, with_defaults
 from dafuse.progress import Progress
@@ -54,6 +55,10 @@ class Planned:
         if self.config.replay:
             return f"replays {Path(self.config.replay).name}"
         return "records" if self.config.record else ""
+
+    def guessed(self, guess: Guess) -> float:
+        """Seconds, where nothing is known."""
+        return guess.of_run(self.config)
 
     def make(self, progress: Progress, bench: Bench) -> None:
         try:

@@ -39,6 +39,7 @@ class APER(Method):
     paper = "https://arxiv.org/abs/2303.07338"
     keeps = "the first task's adapter, a row for each class"
     passes = "2"
+    trains_once = True
 
     epochs: int = 20
     batch_size: int = 48

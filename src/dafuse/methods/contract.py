@@ -108,6 +108,7 @@ class Method(ABC):
     keeps: ClassVar[str]  # between tasks, in words
     keeps_images: ClassVar[bool] = False
     passes: ClassVar[str] = "1"  # through the network for a prediction after task t: "1", "t + 1"
+    trains_once: ClassVar[bool] = False  # in the first task alone; then it measures features
     assumes: ClassVar[str] = "nothing about the future"
     # options that training does not depend on, of a method whose training can be `recorded`
     after_training: ClassVar[frozenset[str]] = frozenset()

@@ -51,6 +51,7 @@ class RanPAC(Method):
         "the first task's adapter, the Gram matrix of projected features (400 MB by default), "
         "a moment and a row for each class; the projection is drawn again from the seed"
     )
+    trains_once = True
 
     epochs: int = 20
     batch_size: int = 48

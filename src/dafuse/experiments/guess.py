@@ -1,0 +1,66 @@
+"""How long a run may take before any of its kind is finished: its images, and one pass, timed.
+
+Only passes through the network are counted, and batches as large as suit the device are timed: a
+method that trains with small ones takes longer, up to three times so. Compiling is left out.
+"""
+
+import time
+
+import torch
+
+from dafuse.data.registry import open_dataset
+from dafuse.engine.config import RunConfig
+from dafuse.engine.devices import launch, wait_for
+from dafuse.engine.run import make_stream
+from dafuse.experiments.declared import MeasureOptions
+from dafuse.methods.registry import find_method
+from dafuse.vit.load import build_backbone
+
+BATCH = {"cuda": 256}  # images in a timed pass; 16 elsewhere
+STEP = {"cuda": 4}  # passes that an image's training takes as long as; 2 elsewhere (measured)
+SECOND_DERIVATIVE = 6  # passes that a product with the Hessian takes as long as
+TENSORS = 4  # of an adapter
+
+
+class Guess:
+    """Seconds of steps that share data, backbone and device."""
+
+    def __init__(self, base: RunConfig) -> None:
+        self._dataset = open_dataset(**base.data)
+        self._device, self._seconds = _time_a_pass(base)
+
+    def of_run(self, config: RunConfig) -> float:
+        method, options = find_method(config.method["name"]), config.method
+        passes = seen = 0
+        for task in make_stream(config, self._dataset):
+            seen += len(task.test)
+            asked = {"1": 1, "t": task.number, "t + 1": task.number + 1}.get(method.passes, 2)
+            passes += len(task.train) + asked * seen  # statistics, evaluation
+            if not config.replay and not (method.trains_once and task.index):
+                epochs = options.get("epochs", 0)
+                if task.index == 0:
+                    epochs = options.get("first_epochs", epochs)
+                passes += STEP.get(self._device, 2) * epochs * len(task.train)
+        return passes * self._seconds
+
+    def of_measurement(self, options: MeasureOptions) -> float:
+        products = TENSORS * (options.probes + options.coordinates)
+        images = options.tasks * options.images
+        return images * products * SECOND_DERIVATIVE * self._seconds
+
+
+def _time_a_pass(config: RunConfig) -> tuple[str, float]:
+    """The kind of device, and the seconds of an image in a pass forward: the best of three."""
+    fabric = launch(config.device, config.precision, deterministic=False)
+    kind = fabric.device.type
+    vit = build_backbone(config.backbone).to(fabric.device)
+    count, size = BATCH.get(kind, 16), vit.preprocessing.size
+    images_B3SS = torch.zeros(count, 3, size, size, device=fabric.device)
+    took = []
+    with torch.inference_mode(), fabric.autocast():
+        for _ in range(4):  # the first is not counted
+            start = time.perf_counter()
+            vit(images_B3SS)
+            wait_for(fabric.device)
+            took.append(time.perf_counter() - start)
+    return kind, min(took[1:]) / count
