@@ -2,15 +2,19 @@
 
 import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.engine.compiled import CompiledForward, Pass
+from dafuse.engine.training import _gradient_batch
+from dafuse.methods.curvature import curvature_at
 from dafuse.methods.daf import DAF
 from dafuse.methods.starts import start_adapter
 from dafuse.vit.backbone import ViT
+from dafuse.vit.load import build_backbone
 
 
 @pytest.mark.skipif(
@@ -101,3 +105,44 @@ def test_training_that_is_replayed_counts_as_a_change() -> None:
     with trainer._training(small_stream(dataset, [2])[0], adapter, 4):
         pass
     assert all(p._version > b for p, b in zip(adapter.parameters(), before, strict=True))
+
+
+def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the Fisher pass too, whose size is its own."""
+    sizes: list[int] = []
+
+    def uncompiled(network: ViT) -> Callable[..., torch.Tensor]:
+        return lambda images, attached: (sizes.append(len(images)), network(images, attached))[1]
+
+    monkeypatch.setattr("dafuse.engine.compiled.compiled", uncompiled)
+    dataset = small_dataset([5, 5])
+    trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
+    adapter, head = start_adapter(trainer, 0, rank=4), torch.randn(2, trainer.vit.width)
+    plain = curvature_at(trainer, task, adapter, head)
+    trainer.compiled = CompiledForward(full_batch=16)
+    trainer.gradient_batch = 8
+    found = curvature_at(trainer, task, adapter, head)
+    curvature_at(trainer, task, adapter, head, per_batch=4)
+    trainer.features(task.train, adapter)
+    assert sizes == [8, 8, 4, 4, 4, 16]
+    for name, fisher in plain.fisher.items():
+        assert torch.allclose(found.fisher[name], fisher, rtol=1e-3, atol=1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "dtype", "batch"),
+    [
+        (140, torch.bfloat16, 512),  # never more
+        (24, torch.bfloat16, 128),
+        (24, None, 64),
+        (8, torch.bfloat16, 32),
+        (0.01, torch.bfloat16, 1),
+    ],
+)
+def test_the_batch_of_a_backward_pass_suits_the_devices_memory(
+    gigabytes: float, dtype: torch.dtype | None, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vit = build_backbone("deit_tiny_patch16_224.fb_in1k")
+    device = SimpleNamespace(total_memory=int(gigabytes * 2**30))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: device)
+    assert _gradient_batch(vit, torch.device("cuda"), dtype) == batch
