@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dafuse.heads.alignment import align, cosine_gradient
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory
+from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory, Sampler
 
 
 def features(counts: list[int], width: int = 6, seed: int = 0, first: int = 0) -> tuple:
@@ -75,6 +75,18 @@ def test_samples_have_the_stored_mean_and_covariance(kind: str) -> None:
         spread = expected[c].diagonal().max().item()
         assert torch.allclose(drawn[c].mean(0), sampler.mean_CD[c], atol=0.05 * spread)
         assert torch.allclose(torch.cov(drawn[c].T), expected[c], atol=0.06 * spread)
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 7, 16])
+def test_zeros_of_a_triangular_factor_can_be_left_out(width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    lower = torch.randn(3, width, width, generator=generator).tril()
+    mean = torch.randn(3, width, generator=generator)
+    whole, strips = (Sampler(mean, lower, None, triangular) for triangular in (False, True))
+    drawn, same = (s.draw(5, torch.Generator().manual_seed(1)) for s in (whole, strips))
+    assert drawn.shape == (3, 5, width)
+    assert torch.allclose(same, drawn, atol=1e-5)
+    assert strips.scaled(mean[:, 0]).widened(mean[:, 0]).triangular
 
 
 def test_bytes_are_what_is_kept() -> None:
