@@ -1,6 +1,7 @@
 """DAF's own heart: `learn` is Algorithm 1, and the options do what they say."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.engine.tape import Tape
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
@@ -178,3 +180,13 @@ def test_senseless_options_and_what_comes_of_them(options: dict[str, Any], messa
 def test_a_loss_that_diverges_names_task_epoch_and_step() -> None:
     with pytest.raises(DafuseError, match=r"task 1, epoch \d+, step \d+"):
         learn(lr=1e30)
+
+
+def test_a_recorded_run_keeps_fisher_whatever_its_own_rule(tmp_path: Path) -> None:
+    """So that runs which replay it with the paper's rule need no image."""
+    dataset = small_dataset([4] * 2)
+    trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
+    trainer.tape = Tape(None, tmp_path / "record", trainer.device)
+    DAF(trainer=trainer, rule="mean", epochs=1, batch_size=8, align_epochs=0).learn(task)
+    kept = {path.name for path in (tmp_path / "record").iterdir()}
+    assert kept == {"training-0001.safetensors", "per_sample-0001.safetensors"}

@@ -17,7 +17,7 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
 from dafuse.experiments.guess import Guess
-from dafuse.experiments.plan import estimates, plan
+from dafuse.experiments.plan import estimates, measurements, plan
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.report.outputs import FIGURES, TABLES
@@ -63,7 +63,7 @@ def test_a_dry_run_lists_and_computes_nothing(
     assert "replays daf-arrays-seed1993" in told
     assert "2 runs: about " in told
     assert "; a guess from one timed pass, as none of the kind is finished in runs yet" in told
-    assert "makes runs/tiny.html, .md and .png: table and the figure accuracy" in told
+    assert "makes runs/tiny-arrays.html, .md and .png: table and the figure accuracy" in told
     assert not Path("runs").exists()
 
 
@@ -78,9 +78,9 @@ def test_trains_once_replays_reports_and_reuses(
     told = capsys.readouterr().out
     assert "alpha=2.0" in told
     assert "missing" not in told
-    assert "alpha=2.0" in Path("runs/tiny.html").read_text()
-    assert "alpha=2.0" in Path("runs/tiny.md").read_text()
-    assert Path("runs/tiny.png").read_bytes().startswith(b"\x89PNG")
+    assert "alpha=2.0" in Path("runs/tiny-arrays.html").read_text()
+    assert "alpha=2.0" in Path("runs/tiny-arrays.md").read_text()
+    assert Path("runs/tiny-arrays.png").read_bytes().startswith(b"\x89PNG")
     main(["tiny", "--seeds", "1", "2", *world])
     assert len(fitted) == 4
     assert "is finished; nothing to compute" in capsys.readouterr().err
@@ -145,18 +145,18 @@ def test_a_damaged_run_is_told_of_and_the_others_are_reported(
     with pytest.raises(DafuseError, match=rf"1 of 2 runs failed.*delete {replayed} to have"):
         main(["tiny", *world])
     for arguments in (["tiny", "--report-only"], ["tiny", "--report-only", "--seeds", "1993"]):
-        Path("runs/tiny.html").unlink()
+        Path("runs/tiny-arrays.html").unlink()
         main([*arguments, *world])
         missing = "daf-alpha-2.0, seed 1993 (damaged)"
         assert f"missing: {missing}" in capsys.readouterr().out
-        page = Path("runs/tiny.html").read_text()
+        page = Path("runs/tiny-arrays.html").read_text()
         assert missing in page
-        assert f"Missing: {missing}\n" in Path("runs/tiny.md").read_text()
+        assert f"Missing: {missing}\n" in Path("runs/tiny-arrays.md").read_text()
         assert "<h1>tiny: " in page
     shutil.rmtree(replayed)
     main(["tiny", *world])
     assert "missing" not in capsys.readouterr().out.lower()
-    assert "Missing" not in Path("runs/tiny.html").read_text()
+    assert "Missing" not in Path("runs/tiny-arrays.html").read_text()
 
 
 def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
@@ -194,7 +194,10 @@ def test_a_guess_counts_the_passes_of_training_statistics_and_evaluation(
     tests = [len(task.test) for task in make_stream(base, small_dataset([3] * 4))]
     first, both = tests[0], sum(tests)
     assert of(name="simplecil") == train + first + both
-    assert of(name="daf", epochs=5) == 2 * 5 * train + train + first + both
+    assert of(name="daf", epochs=5) == 2 * (5 + 1) * train + train + first + both  # with Fisher
+    assert of(name="foster", first_epochs=2, epochs=3, compress_epochs=4) == (
+        2 * (2 + 3 + 4) * train / 2 + train + 2 * (first + both)
+    )
     assert of(name="ranpac", epochs=5) == 2 * 5 * train / 2 + train + first + both
     assert of(name="ease", epochs=5) == 2 * 5 * train + train + first + 2 * both
     replayed = resolved(replace(base, method={"name": "daf"}, replay="runs/some"))
@@ -208,7 +211,7 @@ def test_where_nothing_can_be_guessed_a_dry_run_says_why(
 ) -> None:
     main(["tiny", "--dry-run", "--data", "cifar100", "--data.root", "nowhere"])
     told = capsys.readouterr().out
-    assert "2 runs: 2 take a time that is unknown: CIFAR-100 is not in nowhere" in told
+    assert "2 runs: for 2 the time is unknown: CIFAR-100 is not in nowhere" in told
 
 
 def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) -> None:
@@ -245,3 +248,43 @@ def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) ->
 def test_wrong_requests_are_told_in_one_line(arguments: list[str], told: str) -> None:
     with pytest.raises(DafuseError, match=told):
         main([*arguments, "--dry-run"])
+
+
+def test_the_run_with_the_most_defaults_records_for_the_others(world: list[str]) -> None:
+    """Whatever order they are declared in: its speed is asked for, and its Fisher is used again."""
+    declared = Experiment(
+        "a test", tuple({"name": "daf", "rule": rule} for rule in ("last", "dynamic", "mean"))
+    )
+    planned = plan(declared, parse(world[:6]), [1], Path("runs"), {})
+    last, dynamic, mean = planned
+    assert dynamic.config.record
+    assert dynamic.config.replay is None
+    assert last.config.replay == mean.config.replay == str(dynamic.folder)
+
+
+def test_a_run_without_a_record_is_measured_at_another_ones(world: list[str]) -> None:
+    common = {"epochs": 1, "batch_size": 8, "align_epochs": 1}
+    (one, _) = plan(TINY, parse(world[:6]), [1], Path("runs"), common)
+    run(replace(one.config, record=False))
+    measuring = replace(TINY, measures=True)
+    planned = plan(measuring, parse(world[:6]), [1], Path("runs"), common)
+    (measurement,) = measurements(measuring, planned, MeasureOptions(1, 2, 1, 1))
+    assert planned[1].config.record
+    assert measurement.config.replay == str(planned[1].folder)
+    assert measurement.folder == planned[0].folder
+
+
+def test_times_of_another_device_or_precision_are_not_taken(
+    world: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["tiny", "--seeds", "1", *world])
+    common = {"epochs": 1, "batch_size": 8, "align_epochs": 1}
+
+    def known(*more: str) -> bool:
+        planned = plan(TINY, parse([*world[:6], *more]), [2], Path("runs"), common)
+        return None not in estimates(planned, Path("runs"))
+
+    assert known()
+    assert not known("--precision", "bf16")
+    monkeypatch.setattr("dafuse.experiments.plan.describe", lambda device: "cuda (a GPU)")
+    assert not known()

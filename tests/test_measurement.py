@@ -110,10 +110,10 @@ def test_goes_on_where_it_stopped_and_is_reused(
     told = capsys.readouterr().out
     assert "missing: measurement, seed 1993" in told
     assert "Missing: 1 of 2 tasks" in told
-    assert "Missing: 1 of 2 tasks" in Path("runs/tiny.html").read_text()
+    assert "Missing: 1 of 2 tasks" in Path("runs/tiny-arrays.html").read_text()
     main(["tiny", "--dry-run", *world])
     assert "1 of 2 tasks" in capsys.readouterr().out
-    monkeypatch.setattr(experiment, "show_results", lambda *a, **k: None)  # drawing takes a while
+    monkeypatch.setattr(experiment, "_report", lambda *a: None)  # drawing takes a while
     first = read_json(_run() / "approximations.json")["tasks"]
     main(["tiny", *world])
     main(["tiny", *world])  # finished: nothing to do

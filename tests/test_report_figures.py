@@ -1,5 +1,6 @@
 """Figures: complete, repeatable, and with names that can be read."""
 
+import math
 import re
 import sys
 from itertools import pairwise
@@ -12,6 +13,7 @@ from dafuse.report import figures, run_figures
 from dafuse.report.drawing import spread
 from dafuse.report.efficiency import caption, efficiency, efficiency_png
 from dafuse.report.labels import NEAR, place_labels
+from dafuse.report.measures import measures
 from dafuse.report.runs import find_runs, load_run
 from run_folders import make_run, rewrite
 
@@ -113,6 +115,20 @@ def test_efficiency_needs_three_methods_with_both_speeds(tmp_path):
     assert efficiency(find_runs([tmp_path])) == ""
     with pytest.raises(DafuseError, match="needs 3 methods"):
         efficiency_png(find_runs([tmp_path]), tmp_path / "efficiency.png")
+
+
+def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
+    """It has no speed of training either, but would train if it were run alone."""
+    make_fast_and_slow(tmp_path, ("daf", "tuna", "ease", "slca"))
+    make_run(tmp_path / "paper", method="daf-paper", replay="runs/daf")
+    rewrite(tmp_path / "paper", "results.json", untrain)
+    runs = find_runs([tmp_path])
+    assert "daf-paper" not in efficiency(runs)
+    assert "Left out, as their training was replayed: daf-paper." in caption(runs)
+    (replayed,) = (run for run in runs if run.method == "daf-paper")
+    assert replayed.replayed
+    assert math.isnan(measures(replayed)["seconds"])
+    assert "Left out" not in caption([run for run in runs if run is not replayed])
 
 
 def test_what_trains_nothing_stands_at_the_right_edge(tmp_path):

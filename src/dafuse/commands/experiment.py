@@ -50,11 +50,12 @@ def main(arguments: list[str]) -> None:
     planned = plan(experiment, base, options.seeds or experiment.seeds, out, common)
     measured = measurements(experiment, planned, measure)
     steps: list[Step] = [*planned, *measured]
+    file = out / f"{options.name}-{Path(planned[0].config.data['name']).name}"
     if options.dry_run:
         known = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
         _show_plan(steps, known, out)
         makes = f"{', '.join(experiment.tables)} and the figure {experiment.figure}"
-        print(f"makes {out / options.name}.html, .md and .png: {makes}")
+        print(f"makes {file}.html, .md and .png: {makes}")
         return
     failed: list[str] = []
     if not options.report_only:
@@ -64,16 +65,26 @@ def main(arguments: list[str]) -> None:
         with TerminalProgress() as progress:
             failed = make_all(steps, progress)
     missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
-    done = [run.folder for run in planned if run.found() is not None]
-    if done:
-        page = out / f"{options.name}.html"
-        runs = show_results(done, page, title=options.name, missing=missing)
-        file = out / options.name
-        print("\n".join(write_outputs(runs, file, experiment.tables, experiment.figure, missing)))
+    _report(options.name, experiment, planned, missing, file)
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
         raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
+
+
+def _report(
+    name: str, experiment: Experiment, planned: "list[Planned]", missing: list[str], file: Path
+) -> None:
+    """Of what is there: the page, the tables and the figure, in files of this name."""
+    done = [run.folder for run in planned if run.found() is not None]
+    if not done:
+        return
+    page = file.with_name(f"{file.name}.html")
+    runs = show_results(done, page, title=name, missing=missing)
+    shared = planned[0].config
+    title = f"{name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
+    tables, figure = experiment.tables, experiment.figure
+    print("\n".join(write_outputs(runs, file, title, tables, figure, missing)))
 
 
 def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
@@ -82,7 +93,8 @@ def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
 
     failed: list[str] = []
     bench = None
-    for number, step in enumerate(steps, 1):
+    recorders_first = sorted(steps, key=lambda step: step.config.replay is not None)
+    for number, step in enumerate(recorders_first, 1):
         progress.say(f"--- {number}/{len(steps)}: {_name(step)}")
         if step.finished():
             progress.say(f"{step.folder} is finished; nothing to compute")
@@ -124,10 +136,10 @@ def _show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path
         table.add_row(step.label, seed, step.state(), shown, folder, step.how())
     total = sum(seconds or 0 for seconds in known) + sum(guessed.values())
     told = [f"{len(damaged)} damaged"] if damaged else []
-    if why_not:
-        told.append(f"{len(new)} take a time that is unknown: {why_not}")
-    elif len(damaged) < len(steps):
+    if len(damaged) + len(new) < len(steps) or guessed:
         told.append(f"about {_duration(total)} to go")
+    if why_not:
+        told.append(f"for {len(new)} the time is unknown: {why_not}")
     if guessed:
         some = "a guess" if len(guessed) == len(steps) else f"{len(guessed)} of them guessed"
         told.append(f"{some} from one timed pass, as none of the kind is finished in {out} yet")

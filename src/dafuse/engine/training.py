@@ -155,6 +155,10 @@ class Trainer:
     ) -> dict[str, Tensor]:
         return compute() if self.tape is None else self.tape(name, task.index, compute)
 
+    @property
+    def records(self) -> bool:
+        return self.tape is not None and self.tape.write_to is not None
+
     def replayed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         return Recorded(work, what, self.progress.say) if self.device.type == "cuda" else work
 

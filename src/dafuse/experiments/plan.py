@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from dafuse.data.stream import class_order, task_sizes
 from dafuse.engine.config import RunConfig
+from dafuse.engine.devices import describe, launch
 from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
@@ -91,21 +92,41 @@ def plan(
     _require_asked_for(experiment, common)
     _require_possible(base, seeds)
     planned: list[Planned] = []
-    recorders = dict(_finished_records(out))
     for seed, options in product(dict.fromkeys(seeds), experiment.runs):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
         config = resolved(replace(base, method=own, seed=seed))
-        folder = out / config.name()
-        config = replace(config, out=str(folder))
-        if find_method(own["name"]).after_training:
-            training = _training(config)
-            if _finished(folder) is None or (folder / "record").is_dir():
-                recorders.setdefault(training, folder)
-            recorder = recorders.get(training, folder)
-            other = None if recorder == folder else str(recorder)
-            config = replace(config, replay=other, record=other is None)
-        planned.append(Planned(_label(options), config))
+        planned.append(Planned(_label(options), replace(config, out=str(out / config.name()))))
+    recorders = _recorders(planned, out)
+    for each in planned:
+        if _records(each.config):
+            recorder = recorders.get(_training(each.config), each.folder)
+            other = None if recorder == each.folder else str(recorder)
+            each.config = replace(each.config, replay=other, record=other is None)
     return planned
+
+
+def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
+    """Where each kind of training is, or will be, recorded: by the run with the most defaults.
+
+    That is the one which other experiments ask for too, and whose speed is of interest.
+    """
+    recorders = dict(_finished_records(out))
+    for each in sorted(planned, key=lambda each: _changes(each.config)):
+        left_none = _finished(each.folder) is not None and not (each.folder / "record").is_dir()
+        if _records(each.config) and not left_none:
+            recorders.setdefault(_training(each.config), each.folder)
+    return recorders
+
+
+def _records(config: RunConfig) -> bool:
+    return bool(find_method(config.method["name"]).after_training)
+
+
+def _changes(config: RunConfig) -> int:
+    """Options that act after training and are not at their default."""
+    usual = _options_of(config.method)
+    changeable = find_method(config.method["name"]).after_training
+    return sum(config.method[key] != usual[key] for key in changeable)
 
 
 def _require_asked_for(experiment: Experiment, common: Options) -> None:
@@ -166,25 +187,38 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
     took: dict[str, list[float]] = {}
     for results in out.glob("*/results.json"):
         if found := _finished(results.parent):
-            took.setdefault(_kind(found.config), []).append(_seconds(found))
+            device = found.provenance.get("device", "")
+            took.setdefault(_kind(found.config, device), []).append(_seconds(found))
+    here = _device_here(planned[0].config)
     for each in planned:
-        begun, known = each.found(), took.get(_kind(asdict(each.config)))
+        begun, known = each.found(), took.get(_kind(asdict(each.config), here))
         if begun is not None:
             done, total = len(begun.matrix), begun.results["tasks_total"]
             yield _seconds(begun) / done * (total - done)
+        elif each.state() == "damaged":
+            yield None
         else:
-            yield fmean(known) if known else None
+            yield median(known) if known else None
 
 
 def _seconds(found: RunResult) -> float:
     return sum(sum(task["seconds"].values()) for task in found.tasks)
 
 
-def _kind(config: dict[str, Any]) -> str:
+def _kind(config: dict[str, Any], device: str) -> str:
     """Runs of one kind take about the same time."""
-    same = [config.get(key) for key in ("data", "backbone", "increment")]
-    own = [config["method"].get(key) for key in ("name", "epochs")]
-    return json.dumps([*same, *own, config.get("replay") is not None], sort_keys=True)
+    chip = device if device.startswith("cuda") else device.partition(" ")[0]  # whatever threads
+    same = [config.get(key) for key in ("data", "backbone", "increment", "precision")]
+    own = [config["method"].get(key) for key in ("name", "epochs", "batch_size", "align_epochs")]
+    return json.dumps([chip, *same, *own, config.get("replay") is not None], sort_keys=True)
+
+
+def _device_here(config: RunConfig) -> str:
+    """As a run would tell it; nothing, where there is none such as was asked for."""
+    try:
+        return describe(launch(config.device, config.precision, deterministic=False).device)
+    except DafuseError:
+        return ""
 
 
 def _options_of(options: Options) -> Options:

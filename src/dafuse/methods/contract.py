@@ -31,6 +31,10 @@ class Trainer(Protocol):
     seed: int
     gradient_batch: int  # images whose backward pass fits into the device's memory, not only just
 
+    @property
+    def records(self) -> bool:
+        """Whether what `recorded` computes is kept for other runs."""
+
     def fit(
         self,
         task: Task,

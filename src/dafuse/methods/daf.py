@@ -167,6 +167,8 @@ class DAF(Method):
         """The new global adapter θ*_t by the chosen rule, and what the fusion did."""
         copies = task.first == 0 and self.first_task == "copy"
         if self.rule != "dynamic":
+            if self.trainer.records:
+                self._curvature(task, head)  # for runs that replay this one with the paper's rule
             static = trained if copies else fuse_fixed(trained, init, previous)
             fused = {"static": static, "mean": mean, "last": trained}[self.rule]
             return fused, movement(fused, trained, init, previous)

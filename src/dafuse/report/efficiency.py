@@ -2,7 +2,8 @@
 
 A point is a row of the table that has the numbers: average accuracy, images per second in training
 (to the right) and in prediction (the colour). What trains nothing, or in its first task alone, has
-no speed of training; it stands at the right edge with a mark of its own.
+no speed of training; it stands at the right edge with a mark of its own. Runs whose training was
+replayed are left out: how fast they would train is not known.
 """
 
 import math
@@ -59,11 +60,15 @@ def efficiency_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> N
 def caption(runs: list[RunResult]) -> str:
     """How to read the figure, and where the speeds were measured: they compare on one machine."""
     edge = "What trains nothing after its first task stands at the right edge (▶). "
+    drawn = {point.name for point in efficiency_points(runs)}
+    replayed = {row.name for row in make_table(r for r in runs if r.replayed).rows} - drawn
+    left_out = f"Left out, as their training was replayed: {', '.join(sorted(replayed))}. "
     devices = sorted({str(run.provenance.get("device", "an unknown device")) for run in runs})
     return (
         "The higher, the more accurate; the further right, the faster in training; the lighter, "
         "the faster in prediction. "
         + (edge if not all(point.trained for point in efficiency_points(runs)) else "")
+        + (left_out if replayed else "")
         + (
             f"All on {devices[0]}."
             if len(devices) == 1
@@ -75,7 +80,7 @@ def caption(runs: list[RunResult]) -> str:
 def efficiency_points(runs: Iterable[RunResult]) -> list[Point]:
     """What can be drawn, or nothing where fewer than three have both speeds."""
     points = []
-    for row in make_table(runs).rows:
+    for row in make_table(run for run in runs if not run.replayed).rows:
         numbers = [row.cells[key].mean for key in ("average", "train_speed", "inference_speed")]
         if not math.isnan(numbers[0]) and not math.isnan(numbers[2]):
             points.append(Point(row.name, *numbers))

@@ -71,7 +71,8 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) 
         str(setting(run, "backbone")),
         str(setting(run, "increment")),
         str(run.seed),
-        f"unfinished: {run.mark}" if run.mark else "finished",
+        (f"unfinished: {run.mark}" if run.mark else "finished")
+        + (", training replayed" if run.replayed else ""),
         *(show(Cell(found[key], float("nan")), COLUMNS[key]) for key in numbers),
         *_told(expected),
         _verified(found, expected),

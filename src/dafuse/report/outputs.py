@@ -67,27 +67,34 @@ FIGURES: dict[str, Callable[[Runs, Path], None]] = {  # NothingToDraw where they
 
 
 def write_outputs(
-    runs: Runs, file: Path, named: Sequence[str], figure: str, missing: Sequence[str]
+    runs: Runs,
+    file: Path,
+    title: str,
+    tables_named: Sequence[str],
+    figure: str,
+    missing: Sequence[str],
 ) -> list[str]:
     """The tables of these names in one Markdown file, and the figure; the lines to tell the user.
 
     Args:
         runs: those that are there
         file: where, without an ending
-        named: of `TABLES`
+        title: of the Markdown file
+        tables_named: of `TABLES`
         figure: of `FIGURES`
         missing: runs that are not there, named below the tables
     """
     lines = []
-    parts = {name: TABLES[name](runs) for name in named}
+    parts = {name: TABLES[name](runs) for name in tables_named}
     below = [f"Missing: {'; '.join(missing)}\n"] if missing else []
     table, picture = file.with_name(f"{file.name}.md"), file.with_name(f"{file.name}.png")
-    write_atomically(table, "\n".join([*filter(None, parts.values()), *below]))
+    write_atomically(table, "\n".join([f"# {title}\n", *filter(None, parts.values()), *below]))
     lines.append(f"table: {table}")
-    lines += [f"no {name} yet: too few runs for it" for name, part in parts.items() if not part]
+    lines += [f"no {name}: these runs do not make one" for name, part in parts.items() if not part]
     try:
         FIGURES[figure](runs, picture)
         lines.append(f"figure: {picture}")
     except NothingToDraw as why:
-        lines.append(f"no figure yet: {why}")
+        picture.unlink(missing_ok=True)  # of other runs
+        lines.append(f"no figure: {why}")
     return lines

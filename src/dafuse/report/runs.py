@@ -46,6 +46,12 @@ class RunResult:
         ]
 
     @property
+    def replayed(self) -> bool:
+        """Whether its training was taken from another run's record."""
+        trained = any(task.get("images", {}).get("train") for task in self.tasks)
+        return self.config.get("replay") is not None and not trained
+
+    @property
     def method(self) -> str:
         return self.config["method"]["name"]
 
