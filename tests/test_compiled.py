@@ -134,13 +134,13 @@ def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.Mon
     [
         (140, torch.bfloat16, 512),  # never more
         (24, torch.bfloat16, 128),
-        (24, None, 64),
+        (24, torch.float32, 64),
         (8, torch.bfloat16, 32),
         (0.01, torch.bfloat16, 1),
     ],
 )
 def test_the_batch_of_a_backward_pass_suits_the_devices_memory(
-    gigabytes: float, dtype: torch.dtype | None, batch: int, monkeypatch: pytest.MonkeyPatch
+    gigabytes: float, dtype: torch.dtype, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vit = build_backbone("deit_tiny_patch16_224.fb_in1k")
     device = SimpleNamespace(total_memory=int(gigabytes * 2**30))

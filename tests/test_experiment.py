@@ -206,6 +206,12 @@ def test_a_guess_counts_the_passes_of_training_statistics_and_evaluation(
     assert guess.of_measurement(measured) == 2 * 3 * 4 * (4 + 5) * 6
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(world: list[str]) -> None:
+    Path("file").write_text("in the way")
+    with pytest.raises(DafuseError, match="cannot make the folder file/runs: Not a directory"):
+        main(["tiny", "--out", "file/runs", *world])
+
+
 def test_where_nothing_can_be_guessed_a_dry_run_says_why(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +235,7 @@ def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) ->
     ("arguments", "told"),
     [
         (["nothing"], "no experiment is called 'nothing'; there are main-table"),
+        (["alpha", "--report-only"], "either --dry-run or --report-only, not both"),
         (["alpha", "--method", "simplecil"], "an experiment names its own methods"),
         (["alpha", "--method.projection", "5"], "has the option projection"),
         (["alpha", "--no_such", "5"], "no_such"),

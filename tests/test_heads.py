@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from dafuse.heads.alignment import align, cosine_gradient
+from dafuse.heads.alignment import Step, align, cosine_gradient
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory, Sampler
+from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory
 
 
 def features(counts: list[int], width: int = 6, seed: int = 0, first: int = 0) -> tuple:
@@ -77,16 +77,22 @@ def test_samples_have_the_stored_mean_and_covariance(kind: str) -> None:
         assert torch.allclose(torch.cov(drawn[c].T), expected[c], atol=0.06 * spread)
 
 
-@pytest.mark.parametrize("width", [1, 3, 4, 7, 16])
-def test_zeros_of_a_triangular_factor_can_be_left_out(width: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    lower = torch.randn(3, width, width, generator=generator).tril()
-    mean = torch.randn(3, width, generator=generator)
-    whole, strips = (Sampler(mean, lower, None, triangular) for triangular in (False, True))
-    drawn, same = (s.draw(5, torch.Generator().manual_seed(1)) for s in (whole, strips))
-    assert drawn.shape == (3, 5, width)
-    assert torch.allclose(same, drawn, atol=1e-5)
-    assert strips.scaled(mean[:, 0]).widened(mean[:, 0]).triangular
+def test_another_way_to_take_the_steps_of_alignment_takes_them_all() -> None:
+    memory = ClassMemory(6)
+    feats, labels = features([9, 9, 9])
+    memory.add(feats, labels, 0, 3)
+    sampler, start = memory.sampler(torch.device("cpu")), prototypes(feats, labels, 0, 3)
+    taken = []
+
+    def faster(step: Step) -> Step:
+        return lambda *batch: (taken.append(len(batch[0])), step(*batch))[1]
+
+    plain, other = (
+        align(start, sampler, torch.Generator().manual_seed(0), 2, 4, 0.1, faster=way)
+        for way in (None, faster)
+    )
+    assert torch.equal(plain, other)
+    assert taken == [4] * 3 * 2  # one of each class's size, for each class, in each epoch
 
 
 def test_bytes_are_what_is_kept() -> None:

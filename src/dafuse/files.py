@@ -55,6 +55,16 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def make_folder(path: str | os.PathLike[str]) -> Path:
+    """With the folders that it lies in; one that is there already is as good."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DafuseError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    return folder
+
+
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Say so before long work, not after it, where its results could not be written."""
     target, existed = Path(path), Path(path).exists()

@@ -17,6 +17,7 @@ from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, MeasureOptions
+from dafuse.files import make_folder
 from dafuse.progress import Progress
 from dafuse.report.outputs import write_outputs
 
@@ -40,6 +41,8 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(
             f"no experiment is called {options.name!r}; there are {', '.join(EXPERIMENTS)}"
         )
+    if options.dry_run and options.report_only:
+        raise DafuseError("either --dry-run or --report-only, not both")
     experiment = EXPERIMENTS[options.name]
     measure = _measure_options(options, experiment.measures)
     texts, rest = _method_options(rest)
@@ -59,7 +62,7 @@ def main(arguments: list[str]) -> None:
         return
     failed: list[str] = []
     if not options.report_only:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         from dafuse.engine.display import TerminalProgress
 
         with TerminalProgress() as progress:

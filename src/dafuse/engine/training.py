@@ -28,7 +28,9 @@ from dafuse.seeds import derive, torch_generator
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
 
-KEPT_VALUES = 20  # for the backward pass, of each token's width in each block: about so many
+# What a block keeps of a token for the backward pass, as a multiple of the width. 512 images of
+# DeiT-Tiny in bf16, which took 8.5 GB with all else, make 18.
+KEPT_VALUES = 20
 
 
 class Trainer:
@@ -57,7 +59,9 @@ class Trainer:
         self.inference_batch = 256 if self.device.type == "cuda" else 64
         self.gradient_batch = self.inference_batch
         if self.device.type == "cuda":
-            self.gradient_batch = _gradient_batch(self.vit, self.device, dtype if casts else None)
+            self.gradient_batch = _gradient_batch(
+                self.vit, self.device, dtype if casts else torch.float32
+            )
         self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # that went through in it
@@ -222,12 +226,12 @@ def _cast_once(vit: ViT, dtype: torch.dtype) -> ViT:
     return vit.cast_once(dtype)
 
 
-def _gradient_batch(vit: ViT, device: torch.device, dtype: torch.dtype | None) -> int:
+def _gradient_batch(vit: ViT, device: torch.device, dtype: torch.dtype) -> int:
     """A power of two: the images whose activations fit into an eighth of the device's memory.
 
     Of all its memory, not of what is free: the same device gives the same batches.
     """
-    each = vit.tokens * vit.width * vit.depth * KEPT_VALUES * (dtype or torch.float32).itemsize
+    each = vit.tokens * vit.width * vit.depth * KEPT_VALUES * dtype.itemsize
     fitting = torch.cuda.get_device_properties(device).total_memory // 8 // each
     return min(512, 1 << max(0, fitting.bit_length() - 1))
 

@@ -19,8 +19,8 @@ from dafuse.experiments.declared import MeasureOptions
 from dafuse.methods.registry import find_method
 from dafuse.vit.load import build_backbone
 
-BATCH = {"cuda": 256}  # images in a timed pass; 16 elsewhere
-STEP = {"cuda": 4}  # passes that an image's training takes as long as; 2 elsewhere (measured)
+BATCH = {"cpu": 16, "cuda": 256, "mps": 64}  # images in a timed pass
+STEP = {"cpu": 2, "cuda": 4, "mps": 4}  # passes that an image's training takes as long as
 SECOND_DERIVATIVE = 6  # passes that a product with the Hessian takes as long as
 TENSORS = 4  # of an adapter
 
@@ -40,7 +40,7 @@ class Guess:
             asked = {"1": 1, "t": task.number, "t + 1": task.number + 1}.get(method.passes, 2)
             passes += len(task.train) + asked * seen  # statistics, evaluation
             if not config.replay and not (method.trains_once and task.index):
-                passes += STEP.get(self._device, 2) * _epochs(options, task) * len(task.train)
+                passes += STEP[self._device] * _epochs(options, task) * len(task.train)
         return passes * self._seconds
 
     def of_measurement(self, options: MeasureOptions) -> float:
@@ -62,7 +62,7 @@ def _time_a_pass(config: RunConfig) -> tuple[str, float]:
     fabric = launch(config.device, config.precision, deterministic=False)
     kind = fabric.device.type
     vit = build_backbone(config.backbone).to(fabric.device)
-    count, size = BATCH.get(kind, 16), vit.preprocessing.size
+    count, size = BATCH[kind], vit.preprocessing.size
     images_B3SS = torch.zeros(count, 3, size, size, device=fabric.device)
     took = []
     with torch.inference_mode(), fabric.autocast():

@@ -10,14 +10,12 @@ matrix product away. Kinds, and their cost in numbers per class at width D:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 KINDS = ("full", "diagonal", "low_rank")
 JITTER = 1e-4  # added to every variance: the covariance of few images is singular
-STRIPS = 4  # of a triangular factor: five eighths of the arithmetic of a square one
 ENOUGH = 10  # images with which a class no longer borrows from the others' covariance
 
 
@@ -106,7 +104,7 @@ class ClassMemory:
             lower = on_device["mean"].new_zeros(len(self), self.width, self.width)
             rows, cols = torch.tril_indices(self.width, self.width, device=device)
             lower[:, rows, cols] = on_device["factor"]
-            return Sampler(on_device["mean"], lower, None, triangular=True)
+            return Sampler(on_device["mean"], lower, None)
         return Sampler(on_device["mean"], on_device.get("directions"), on_device["deviation"])
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -162,14 +160,13 @@ class ClassMemory:
         return torch.zeros(self.width, self.width)
 
 
-@dataclass(frozen=True, eq=False)
 class Sampler:
     """Draws features of all classes at once: mean + factor @ z + deviation * z'."""
 
-    mean_CD: Tensor
-    factor_CDK: Tensor | None
-    deviation_CD: Tensor | None
-    triangular: bool = False  # the factors are zero above their diagonal
+    def __init__(
+        self, mean_CD: Tensor, factor_CDK: Tensor | None, deviation_CD: Tensor | None
+    ) -> None:
+        self.mean_CD, self.factor_CDK, self.deviation_CD = mean_CD, factor_CDK, deviation_CD
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """[C, count, D]; the generator must live on the same device."""
@@ -182,26 +179,14 @@ class Sampler:
         feats_CnD = self.mean_CD[:, None].expand(-1, count, -1)
         if self.factor_CDK is not None:
             z_CnK = noise(self.factor_CDK.shape[2])
-            feats_CnD = self._spread(feats_CnD, z_CnK, self.factor_CDK)
+            feats_CnD = torch.baddbmm(feats_CnD, z_CnK, self.factor_CDK.transpose(1, 2))
         if self.deviation_CD is not None:
             feats_CnD = feats_CnD + noise(width) * self.deviation_CD[:, None]
         return feats_CnD
 
-    def _spread(self, around_CnD: Tensor, z_CnK: Tensor, factor_CDK: Tensor) -> Tensor:
-        """around + factor @ z, a strip of the factor's rows at a time, as far as it is not zero."""
-        width = factor_CDK.shape[1]
-        height = -(-width // STRIPS) if self.triangular else width
-        parts = []
-        for start in range(0, width, height):
-            rows = slice(start, start + height)
-            cols = slice(rows.stop) if self.triangular else slice(None)
-            strip_CRK = factor_CDK[:, rows, cols]
-            parts.append(torch.baddbmm(around_CnD[..., rows], z_CnK[..., cols], strip_CRK.mT))
-        return torch.cat(parts, dim=2)
-
     def scaled(self, factor_C: Tensor) -> "Sampler":
         """The same Gaussians with their means multiplied."""
-        return replace(self, mean_CD=self.mean_CD * factor_C[:, None])
+        return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.deviation_CD)
 
     def widened(self, factor_C: Tensor) -> "Sampler":
         """The same Gaussians with their deviations multiplied."""
@@ -210,7 +195,7 @@ class Sampler:
             factor = factor * factor_C[:, None, None]
         if deviation is not None:
             deviation = deviation * factor_C[:, None]
-        return replace(self, factor_CDK=factor, deviation_CD=deviation)
+        return Sampler(self.mean_CD, factor, deviation)
 
     def covariance(self) -> Tensor:
         """[C, D, D]."""

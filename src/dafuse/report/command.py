@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from dafuse.errors import DafuseError
-from dafuse.files import write_atomically
+from dafuse.files import make_folder, write_atomically
 from dafuse.report import measurements, tables
 from dafuse.report.drawing import NothingToDraw
 from dafuse.report.ledger import ledger
@@ -25,11 +23,7 @@ def report(paths: list[str], out: str = "report") -> str:
     lines: list[str] = []
     runs = find_runs(paths, say=lines.append)
     lines += [f"left out: {damage}" for damage in measurements.damages(r.folder for r in runs)]
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DafuseError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    folder = make_folder(out)
     table = tables.make_table(runs)
     contents = {
         "report.html": page(runs),
