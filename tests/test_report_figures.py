@@ -117,6 +117,14 @@ def test_efficiency_needs_three_methods_with_both_speeds(tmp_path):
         efficiency_png(find_runs([tmp_path]), tmp_path / "efficiency.png")
 
 
+def test_speeds_are_not_drawn_where_accuracies_do_not_compare(tmp_path):
+    make_fast_and_slow(tmp_path)
+    make_run(tmp_path / "elsewhere", method="slca", data={"name": "imagenet-r"})
+    runs = find_runs([tmp_path])
+    assert efficiency(runs) == ""
+    assert efficiency([run for run in runs if run.method != "slca"])
+
+
 def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
     """It has no speed of training either, but would train if it were run alone."""
     make_fast_and_slow(tmp_path, ("daf", "tuna", "ease", "slca"))

@@ -29,7 +29,7 @@ def test_what_these_runs_do_not_make_yet_is_said(tmp_path: Path) -> None:
     assert lines == [
         f"table: {tmp_path}/ablation.md",
         "no grid: these runs do not make one",
-        "no figure: the figure needs 3 methods with both speeds",
+        "no figure: the figure needs 3 methods with both speeds on the same data",
     ]
     assert (tmp_path / "ablation.md").read_text().startswith("# some\n\n| Method |")
     assert not (tmp_path / "ablation.png").exists()

@@ -53,6 +53,9 @@ class Planned:
         return "to do" if found is None else found.mark or "finished"
 
     def how(self) -> str:
+        """What it takes from another run or leaves for others, if it is still to be made."""
+        if self.finished():
+            return ""
         if self.config.replay:
             return f"replays {Path(self.config.replay).name}"
         return "records" if self.config.record else ""

@@ -16,6 +16,7 @@ from dafuse.report.drawing import COLOURS, INK, PICTURE, NothingToDraw, canvas, 
 from dafuse.report.labels import name_points
 from dafuse.report.measures import human_number
 from dafuse.report.runs import RunResult
+from dafuse.report.setting import data_name
 from dafuse.report.tables import make_table
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def efficiency_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> N
     """The same figure as a picture 1200 pixels wide."""
     points = efficiency_points(runs)
     if not points:
-        raise NothingToDraw(f"the figure needs {LEAST} methods with both speeds")
+        raise NothingToDraw(f"the figure needs {LEAST} methods with both speeds on the same data")
     with canvas(8, 5.2, **PICTURE) as figure:
         _draw(figure, points, label_size=10)
         picture = png(figure)
@@ -78,7 +79,13 @@ def caption(runs: list[RunResult]) -> str:
 
 
 def efficiency_points(runs: Iterable[RunResult]) -> list[Point]:
-    """What can be drawn, or nothing where fewer than three have both speeds."""
+    """What can be drawn, or nothing where fewer than three have both speeds.
+
+    Nor where accuracies do not compare, as of several data sets.
+    """
+    runs = list(runs)
+    if len({(data_name(run.config["data"]), run.config.get("backbone")) for run in runs}) > 1:
+        return []
     points = []
     for row in make_table(run for run in runs if not run.replayed).rows:
         numbers = [row.cells[key].mean for key in ("average", "train_speed", "inference_speed")]
