@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared, seconds
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting
-from dafuse.engine.recorded import Recorded
+from dafuse.engine.devices import seconds
+from dafuse.engine.recorded import graphed
 from dafuse.heads.alignment import Step, align
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import JITTER, ClassMemory, Sampler
@@ -120,7 +121,7 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
         return took / count
 
     def faster(step: Step) -> Step:
-        return Recorded(step, "a step of alignment") if device.type == "cuda" else step
+        return graphed(step, "a step of alignment", device)
 
     def own() -> float:
         def whole() -> None:

@@ -12,9 +12,10 @@ import torch
 
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
-from dafuse.benchmarks.rounds import Measured, Row, compared, seconds
+from dafuse.benchmarks.rounds import Measured, Row, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
 from dafuse.data.stream import Stream
+from dafuse.engine.devices import seconds
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF

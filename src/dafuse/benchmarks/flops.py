@@ -9,7 +9,7 @@ block, since no trained module lies before its end; the adapter's own products a
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from dafuse.benchmarks.rounds import seconds
+from dafuse.engine.devices import seconds
 
 
 def forward_flops(vit: VisionTransformer) -> int:

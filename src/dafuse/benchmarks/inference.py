@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared, seconds
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     SEED,
@@ -18,6 +18,7 @@ from dafuse.benchmarks.setting import (
     short,
     world,
 )
+from dafuse.engine.devices import seconds
 from dafuse.engine.training import Trainer
 from dafuse.methods.starts import start_adapter
 from dafuse.seeds import torch_generator

@@ -5,14 +5,10 @@ measured side by side; the median of the rounds counts, and their extremes say h
 """
 
 import statistics
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
-
-from dafuse.engine.devices import wait_for
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar
 
@@ -138,15 +134,6 @@ def compared(
         else:
             ratios.append(value / other)
     return Row(what, unit, measured, name, relation, tuple(ratios), goal, note)
-
-
-def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """How long it takes until the device has done it."""
-    wait_for(device)
-    start = time.perf_counter()
-    work()
-    wait_for(device)
-    return time.perf_counter() - start
 
 
 def reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dafuse.commands.terminal import show_results
 from dafuse.engine.config import RunConfig
+from dafuse.report.runs import load_run
 
 
 def main(arguments: list[str]) -> None:
@@ -28,7 +29,8 @@ def main(arguments: list[str]) -> None:
         for config in configs:
             progress.say(f"--- {Path(config.folder()).name}")
             run(config, progress, bench)
-    show_results([config.folder() for config in configs], page=out / "report.html")
+    runs = [load_run(config.folder()) for config in configs]
+    show_results(runs, page=out / "report.html")
 
 
 def demo_configs(out: Path, seed: int) -> list[RunConfig]:

@@ -79,11 +79,10 @@ def _report(
     name: str, experiment: Experiment, planned: "list[Planned]", missing: list[str], file: Path
 ) -> None:
     """Of what is there: the page, the tables and the figure, in files of this name."""
-    done = [run.folder for run in planned if run.found() is not None]
-    if not done:
+    runs = [found for each in planned if (found := each.found()) is not None]
+    if not runs:
         return
-    page = file.with_name(f"{file.name}.html")
-    runs = show_results(done, page, title=name, missing=missing)
+    show_results(runs, file.with_name(f"{file.name}.html"), title=name, missing=missing)
     shared = planned[0].config
     title = f"{name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
     tables, figure = experiment.tables, experiment.figure
@@ -125,21 +124,22 @@ def _count(steps: "Sequence[Step]") -> str:
 
 
 def _show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path) -> None:
-    to_go = dict(zip(map(_name, steps), known, strict=True))
-    damaged = [step for step in steps if step.state() == "damaged"]
-    new = [step for step in steps if to_go[_name(step)] is None and step not in damaged]
+    states = [step.state() for step in steps]
+    told_of = list(zip(steps, states, known, strict=True))
+    damaged = states.count("damaged")
+    new = [step for step, state, sure in told_of if sure is None and state != "damaged"]
     guessed, why_not = _guessed(new)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("run", "seed", "how far", "seconds to go", "folder", "how"):
         table.add_column(heading, overflow="fold")
-    for step in steps:
-        sure, guess = to_go[_name(step)], guessed.get(_name(step))
+    for step, state, sure in told_of:
+        guess = guessed.get(_name(step))
         shown = f"{sure:.0f}" if sure is not None else "?" if guess is None else f"~{guess:.0f}"
-        seed, folder = str(step.config.seed), step.folder.name
-        table.add_row(step.label, seed, step.state(), shown, folder, step.how())
+        seed, how = str(step.config.seed), "" if state == "finished" else step.how()
+        table.add_row(step.label, seed, state, shown, step.folder.name, how)
     total = sum(seconds or 0 for seconds in known) + sum(guessed.values())
-    told = [f"{len(damaged)} damaged"] if damaged else []
-    if len(damaged) + len(new) < len(steps) or guessed:
+    told = [f"{damaged} damaged"] if damaged else []
+    if damaged + len(new) < len(steps) or guessed:
         told.append(f"about {_duration(total)} to go")
     if why_not:
         told.append(f"for {len(new)} the time is unknown: {why_not}")

@@ -18,6 +18,7 @@ from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
 from dafuse.engine.config import RunConfig, flatten
 from dafuse.errors import DafuseError
+from dafuse.report.runs import load_run
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 NAMED = ("method", "data")  # options that are a name with options of its own
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> None:
 
     with TerminalProgress() as progress:
         folder = run(config, progress)
-    show_results([folder], page=folder / "report.html")
+    show_results([load_run(folder)], page=folder / "report.html")
 
 
 def parse(arguments: list[str]) -> RunConfig:

@@ -8,7 +8,7 @@ from rich.console import Console
 from dafuse.report import measurements, paired
 from dafuse.report.grid import grid
 from dafuse.report.page import write_page
-from dafuse.report.runs import RunResult, find_runs
+from dafuse.report.runs import RunResult
 from dafuse.report.tables import make_table, terminal, terminal_rows
 
 
@@ -19,10 +19,9 @@ def wide_console() -> Console:
 
 
 def show_results(
-    folders: list[Path], page: Path, title: str = "", missing: Sequence[str] = ()
-) -> list[RunResult]:
-    """Write the page and print the tables; the runs, as they were read."""
-    runs = find_runs([str(folder) for folder in folders])
+    runs: list[RunResult], page: Path, title: str = "", missing: Sequence[str] = ()
+) -> None:
+    """Write the page and print the tables."""
     write_page(runs, page, title, missing)
     console = Console()
     console.print(terminal(make_table(runs)))
@@ -38,4 +37,3 @@ def show_results(
             console.print(terminal_rows(together[0], together[1:]))
             console.print(terminal_rows(*measurements.path_rows(found)))
     console.print(f"report: {page.resolve()}", markup=False, highlight=False, soft_wrap=True)
-    return runs

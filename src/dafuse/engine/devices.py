@@ -2,7 +2,9 @@
 
 import logging
 import os
+import time
 import warnings
+from collections.abc import Callable
 
 import torch
 from lightning_fabric import Fabric
@@ -42,3 +44,12 @@ def wait_for(device: torch.device) -> None:
     """Until it has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """How long it takes until the device has done it."""
+    wait_for(device)
+    start = time.perf_counter()
+    work()
+    wait_for(device)
+    return time.perf_counter() - start

@@ -18,7 +18,7 @@ from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
 from dafuse.engine.devices import wait_for
-from dafuse.engine.recorded import Recorded
+from dafuse.engine.recorded import graphed
 from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
@@ -57,11 +57,11 @@ class Trainer:
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
         self.inference_batch = 256 if self.device.type == "cuda" else 64
-        self.gradient_batch = self.inference_batch
-        if self.device.type == "cuda":
-            self.gradient_batch = _gradient_batch(
-                self.vit, self.device, dtype if casts else torch.float32
-            )
+        self.gradient_batch = (
+            _gradient_batch(self.vit, self.device, dtype if casts else torch.float32)
+            if self.device.type == "cuda"
+            else self.inference_batch
+        )
         self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # that went through in it
@@ -97,7 +97,7 @@ class Trainer:
                 after_step()
             return value.detach()
 
-        take_step = self.replayed(step, "this training step")
+        take_step = self.graphed(step, "this training step")
         steps = epochs * math.ceil(len(images) / size)
         with (
             self._training(task, attached, size),
@@ -163,8 +163,8 @@ class Trainer:
     def records(self) -> bool:
         return self.tape is not None and self.tape.write_to is not None
 
-    def replayed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
-        return Recorded(work, what, self.progress.say) if self.device.type == "cuda" else work
+    def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+        return graphed(work, what, self.device, self.progress.say)
 
     def autocast(self) -> AbstractContextManager[None]:
         return self.fabric.autocast()

@@ -5,7 +5,6 @@ method that trains in small batches takes longer, up to three times so, and what
 out: alignment, ridge regression, compiling. With few images, that is most of a run.
 """
 
-import time
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Task
 from dafuse.engine.config import RunConfig
-from dafuse.engine.devices import launch, wait_for
+from dafuse.engine.devices import launch, seconds
 from dafuse.engine.run import make_stream
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.methods.registry import find_method
@@ -64,11 +63,7 @@ def _time_a_pass(config: RunConfig) -> tuple[str, float]:
     vit = build_backbone(config.backbone).to(fabric.device)
     count, size = BATCH[kind], vit.preprocessing.size
     images_B3SS = torch.zeros(count, 3, size, size, device=fabric.device)
-    took = []
     with torch.inference_mode(), fabric.autocast():
-        for _ in range(4):  # the first is not counted
-            start = time.perf_counter()
-            vit(images_B3SS)
-            wait_for(fabric.device)
-            took.append(time.perf_counter() - start)
-    return kind, min(took[1:]) / count
+        vit(images_B3SS)  # the first is not counted
+        took = [seconds(lambda: vit(images_B3SS), fabric.device) for _ in range(3)]
+    return kind, min(took) / count

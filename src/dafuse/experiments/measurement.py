@@ -57,9 +57,10 @@ class Measurement:
         return f"measures {_record_of(self.config).parent.name}"
 
     def seconds_to_go(self) -> float | None:
-        if self.state() == "damaged":
+        try:
+            found = _begun(self.folder, self.options)
+        except DafuseError:
             return None
-        found = _begun(self.folder, self.options)
         if found is None or not found["tasks"]:
             return None
         each = sum(task["seconds"] for task in found["tasks"]) / len(found["tasks"])

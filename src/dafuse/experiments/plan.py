@@ -53,9 +53,7 @@ class Planned:
         return "to do" if found is None else found.mark or "finished"
 
     def how(self) -> str:
-        """What it takes from another run or leaves for others, if it is still to be made."""
-        if self.finished():
-            return ""
+        """What it takes from another run, or leaves for others."""
         if self.config.replay:
             return f"replays {Path(self.config.replay).name}"
         return "records" if self.config.record else ""
@@ -114,9 +112,9 @@ def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
     That is the one which other experiments ask for too, and whose speed is of interest.
     """
     recorders = dict(_finished_records(out))
-    for each in sorted(planned, key=lambda each: _changes(each.config)):
-        left_none = _finished(each.folder) is not None and not (each.folder / "record").is_dir()
-        if _records(each.config) and not left_none:
+    able = [each for each in planned if _records(each.config)]
+    for each in sorted(able, key=lambda each: _changes(each.config)):
+        if (each.folder / "record").is_dir() or _finished(each.folder) is None:
             recorders.setdefault(_training(each.config), each.folder)
     return recorders
 
@@ -191,21 +189,17 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
     for results in out.glob("*/results.json"):
         if found := _finished(results.parent):
             device = found.provenance.get("device", "")
-            took.setdefault(_kind(found.config, device), []).append(_seconds(found))
+            took.setdefault(_kind(found.config, device), []).append(found.seconds)
     here = _device_here(planned[0].config)
     for each in planned:
         begun, known = each.found(), took.get(_kind(asdict(each.config), here))
         if begun is not None:
             done, total = len(begun.matrix), begun.results["tasks_total"]
-            yield _seconds(begun) / done * (total - done)
+            yield begun.seconds / done * (total - done)
         elif each.state() == "damaged":
             yield None
         else:
             yield median(known) if known else None
-
-
-def _seconds(found: RunResult) -> float:
-    return sum(sum(task["seconds"].values()) for task in found.tasks)
 
 
 def _kind(config: dict[str, Any], device: str) -> str:

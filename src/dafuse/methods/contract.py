@@ -78,8 +78,8 @@ class Trainer(Protocol):
     ) -> dict[str, Tensor]:
         """What was recorded of this task under this name, or else what is computed."""
 
-    def replayed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
-        """The same work on batches, recorded and replayed where that is faster: on a GPU.
+    def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+        """The same work on batches, on a GPU as a CUDA graph that is recorded and replayed.
 
         What it uses beside the batch must stay where it is; its values may change.
         """

@@ -58,7 +58,7 @@ def aligned(
             gradient=gradient,
             period=period,
             bar=bar,
-            faster=lambda step: trainer.replayed(step, "a step of alignment"),
+            faster=lambda step: trainer.graphed(step, "a step of alignment"),
         )
     check_finite(rows_CD, f"the classifier's rows aligned in task {task.number}")
     return rows_CD

@@ -61,14 +61,15 @@ def efficiency_png(runs: Iterable[RunResult], path: str | os.PathLike[str]) -> N
 def caption(runs: list[RunResult]) -> str:
     """How to read the figure, and where the speeds were measured: they compare on one machine."""
     edge = "What trains nothing after its first task stands at the right edge (▶). "
-    drawn = {point.name for point in efficiency_points(runs)}
+    points = efficiency_points(runs)
+    drawn = {point.name for point in points}
     replayed = {row.name for row in make_table(r for r in runs if r.replayed).rows} - drawn
     left_out = f"Left out, as their training was replayed: {', '.join(sorted(replayed))}. "
     devices = sorted({str(run.provenance.get("device", "an unknown device")) for run in runs})
     return (
         "The higher, the more accurate; the further right, the faster in training; the lighter, "
         "the faster in prediction. "
-        + (edge if not all(point.trained for point in efficiency_points(runs)) else "")
+        + (edge if not all(point.trained for point in points) else "")
         + (left_out if replayed else "")
         + (
             f"All on {devices[0]}."

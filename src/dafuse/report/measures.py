@@ -23,15 +23,11 @@ def measures(run: RunResult) -> dict[str, float]:
         **run.matrix.metrics(),
         "train_speed": median(map(_learning_speed, training)) if training else NAN,
         "inference_speed": speed(last, "evaluate"),
-        "seconds": NAN if run.replayed else _all_seconds(run) or NAN,
+        "seconds": NAN if run.replayed else run.seconds or NAN,
         "kept_bytes": float(sum(kept.values())) if kept else NAN,
         "keeps_images": NAN if images is None else float(images),
         "passes": float(passes) if passes else NAN,
     }
-
-
-def _all_seconds(run: RunResult) -> float:
-    return float(sum(sum(task["seconds"].values()) for task in run.tasks))
 
 
 def _learning_speed(task: dict[str, Any]) -> float:

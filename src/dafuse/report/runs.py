@@ -46,6 +46,11 @@ class RunResult:
         ]
 
     @property
+    def seconds(self) -> float:
+        """Of all phases of all tasks."""
+        return float(sum(sum(task["seconds"].values()) for task in self.tasks))
+
+    @property
     def replayed(self) -> bool:
         """Whether its training was taken from another run's record."""
         trained = any(task.get("images", {}).get("train") for task in self.tasks)
