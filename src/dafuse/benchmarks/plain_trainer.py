@@ -15,6 +15,7 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths
 
 Feed = Callable[[Task, ImageSet, int, int], Iterable[Batch]]  # task, images, batch size, epoch
 
@@ -68,8 +69,14 @@ class PlainTrainer(Trainer):
         self.epoch_losses += [sum(epoch) / len(epoch) for epoch in losses]
 
     def encode(
-        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+        self,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        network: ViT | None = None,
+        depths: Depths = "last",
     ) -> Tensor:
+        if depths != "last":
+            return super().encode(images_B3SS, attached, network, depths)
         vit = (network or self.vit).timm
         if self._in_training is not None:
             return plain_features(vit, images_B3SS, self._in_training.branch)

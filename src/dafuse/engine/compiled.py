@@ -12,6 +12,7 @@ from dafuse.engine.recorded import AS_THEY_ARE, Recorded
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths
 from dafuse.vit.folded import fold, foldable
 
 CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of pass: as it is, and as it was recorded
@@ -52,40 +53,53 @@ class CompiledForward:
     def serves(self, attached: Attachment | None) -> bool:
         return self.trusted and (attached is None or attached.compiles)
 
-    def __call__(self, network: ViT, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
+    def __call__(
+        self,
+        network: ViT,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        depths: Depths = "last",
+    ) -> Tensor:
         count = len(images_B3SS)
         if count < self.full_batch:
             images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, self.full_batch - count))
         if attached is not None:
             attached.begin(len(images_B3SS))
         if torch.is_grad_enabled() or not self.checks:
-            return compiled(network)(images_B3SS, attached).float()[:count]
-        one_pass = self._pass(network, attached, images_B3SS)
+            return compiled(network)(images_B3SS, attached, depths).float()[:count]
+        one_pass = self._pass(network, attached, images_B3SS, depths)
         features = one_pass(images_B3SS, attached)
         if one_pass.calls <= CHECKED_CALLS:
-            features = self._checked(features, network, images_B3SS, attached)
+            features = self._checked(features, network, images_B3SS, attached, depths)
         return features[:count]
 
-    def _pass(self, network: ViT, attached: Attachment | None, images_B3SS: Tensor) -> "Pass":
+    def _pass(
+        self, network: ViT, attached: Attachment | None, images_B3SS: Tensor, depths: Depths
+    ) -> "Pass":
         """That of the network and the batch's shape; all adapters of one shape share theirs."""
         on_gpu, adapts = images_B3SS.is_cuda, False
         kind: Hashable = id(attached)
         if on_gpu and isinstance(attached, Adapter) and not attached.training:
             adapts, kind = True, (attached.down.weight.shape, attached.scale)
-        key = id(network), kind, images_B3SS.shape
+        key = id(network), kind, images_B3SS.shape, depths
         if key not in self._passes:
             folds = adapts and foldable(network)
             records = on_gpu and (folds or attached is None)
-            self._passes[key] = Pass(network, folds, records, self._say)
+            self._passes[key] = Pass(network, folds, records, self._say, depths)
         self._passes.move_to_end(key)
         while len(self._passes) > KEPT:
             self._passes.popitem(last=False)
         return self._passes[key]
 
     def _checked(
-        self, features: Tensor, network: ViT, images_B3SS: Tensor, attached: Attachment | None
+        self,
+        features: Tensor,
+        network: ViT,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        depths: Depths,
     ) -> Tensor:
-        plain = network(images_B3SS, attached).float()
+        plain = network(images_B3SS, attached, depths).float()
         off = float((features - plain).norm() / plain.norm().clamp(min=1e-12))
         self.deviation = max(self.deviation, off)
         if off <= TOLERANCE:
@@ -105,9 +119,14 @@ class Pass:
     """
 
     def __init__(
-        self, network: ViT, folds: bool, records: bool, say: Callable[[str], None]
+        self,
+        network: ViT,
+        folds: bool,
+        records: bool,
+        say: Callable[[str], None],
+        depths: Depths = "last",
     ) -> None:
-        self.network = network
+        self.network, self.depths = network, depths
         self.attached: Attachment | None = None
         self.calls = 0  # under the adapter as it is now
         self._folded: ViT | None = None
@@ -139,5 +158,5 @@ class Pass:
 
     def _compute(self, images_B3SS: Tensor) -> Tensor:
         if self._folded is not None:
-            return compiled_tightly(self._folded)(images_B3SS).float()
-        return compiled(self.network)(images_B3SS, self.attached).float()
+            return compiled_tightly(self._folded)(images_B3SS, None, self.depths).float()
+        return compiled(self.network)(images_B3SS, self.attached, self.depths).float()

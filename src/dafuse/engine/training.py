@@ -27,6 +27,7 @@ from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths
 
 # What a block keeps of a token for the backward pass, as a multiple of the width. 512 images of
 # DeiT-Tiny in bf16, which took 8.5 GB with all else, make 18.
@@ -116,28 +117,36 @@ class Trainer:
         optimiser.zero_grad(set_to_none=True)
 
     def encode(
-        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+        self,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        network: ViT | None = None,
+        depths: Depths = "last",
     ) -> Tensor:
         network = network or self._frozen
         count, copies = len(images_B3SS), attached.copies if attached is not None else 1
         if copies > 1 and count > (most := max(1, self.inference_batch // copies)):
             parts = images_B3SS.split(most)
-            return torch.cat([self.encode(part, attached, network) for part in parts])
+            return torch.cat([self.encode(part, attached, network, depths) for part in parts])
         with self.fabric.autocast():
             if self.compiled is not None and self.compiled.serves(attached):
-                return self.compiled(network, images_B3SS, attached)
+                return self.compiled(network, images_B3SS, attached, depths)
             if attached is not None:
                 attached.begin(count)
-            return network(images_B3SS, attached).float()
+            return network(images_B3SS, attached, depths).float()
 
     @torch.no_grad()
     def features(
-        self, images: ImageSet, attached: Attachment | None, network: ViT | None = None
+        self,
+        images: ImageSet,
+        attached: Attachment | None,
+        network: ViT | None = None,
+        depths: Depths = "last",
     ) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
         with self.phase("statistics", len(images), len(images)) as bar:
             for batch, labels in bar.over(self.test_batches(images)):
-                parts.append((self.encode(batch, attached, network), labels))
+                parts.append((self.encode(batch, attached, network, depths), labels))
         return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:

@@ -18,6 +18,7 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # images [B, 3, S, S], labels [B] -> scalar
 Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, S, S], labels [B]
@@ -55,15 +56,27 @@ class Trainer(Protocol):
         """
 
     def encode(
-        self, images_B3SS: Tensor, attached: Attachment | None, network: ViT | None = None
+        self,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        network: ViT | None = None,
+        depths: Depths = "last",
     ) -> Tensor:
         """Features [B, ...] as float32, computed in the run's precision.
 
-        Of the frozen ViT, or of another network: one that the method trains whole.
+        Args:
+            images_B3SS: already on the device
+            attached: what joins the network
+            network: default: the frozen ViT; or another, which the method trains whole
+            depths: which blocks are read (`vit.depths`)
         """
 
     def features(
-        self, images: ImageSet, attached: Attachment | None, network: ViT | None = None
+        self,
+        images: ImageSet,
+        attached: Attachment | None,
+        network: ViT | None = None,
+        depths: Depths = "last",
     ) -> tuple[Tensor, Tensor]:
         """Features [N, ...] and labels [N] under the test transform, without gradient."""
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.vit.attach import Attachment
+from dafuse.vit.depths import Depths, parts_of, read
 
 
 class ViT(nn.Module):
@@ -34,20 +35,53 @@ class ViT(nn.Module):
         """Always in evaluation mode: a ViT of the field has no layer that trains differently."""
         return super().train(False)
 
-    def forward(self, images_B3HW: Tensor, attached: Attachment | None = None) -> Tensor:
-        """Features [B, D]: the CLS token, or what the attachment reads out."""
+    def forward(
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None = None,
+        depths: Depths = "last",
+    ) -> Tensor:
+        """Features [B, D]: the CLS token, what the attachment reads out, or several depths'."""
+        if depths != "last":
+            return self.at_depths(images_B3HW, attached, depths)
         if attached is None:
             return self.encode(images_B3HW, cls_alone=True)[:, 0]
         x_BND = self.encode(images_B3HW, attached, cls_alone=attached.reads_cls_alone)
         return attached.readout(x_BND)
 
+    def at_depths(self, images_B3HW: Tensor, attached: Attachment | None, depths: Depths) -> Tensor:
+        """Features of several blocks side by side [B, parts x D], as float32: `vit.depths`."""
+        after_blocks: list[Tensor] = []
+        last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks)
+        parts, prefix = parts_of(depths, self.depth), self.timm.num_prefix_tokens
+        found: list[Tensor] = []
+        for block in sorted({part.block for part in parts}):
+            if block == self.depth - 1:
+                tokens_BND = last_BND.float()
+            else:
+                tokens_BND = F.layer_norm(after_blocks[block].float(), (self.width,))
+            found += read(tokens_BND, block, parts, prefix)
+        return torch.cat(found, dim=1)
+
+    def width_at(self, depths: Depths) -> int:
+        """How many numbers the features of these depths have."""
+        return self.width * len(parts_of(depths, self.depth))
+
     def encode(
-        self, images_B3HW: Tensor, attached: Attachment | None = None, cls_alone: bool = False
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None = None,
+        cls_alone: bool = False,
+        after_blocks: list[Tensor] | None = None,
     ) -> Tensor:
         """All tokens [B, N, D] after the final norm, as timm's ``forward_features`` gives them.
 
-        Of these the CLS token alone where no other is asked for: then the last block need not
-        compute the others, only look at them.
+        Args:
+            images_B3HW: normalised
+            attached: asked at its places
+            cls_alone: the CLS token alone, where no other is asked for: then the last block need
+                not compute the others, only look at them
+            after_blocks: takes the tokens after each block, before any norm
         """
         vit = self.timm
         x_BND = vit.norm_pre(vit.patch_drop(vit._pos_embed(_embed(vit.patch_embed, images_B3HW))))
@@ -62,6 +96,8 @@ class ViT(nn.Module):
             branch = attached.branch(layer, h_BND) if attached is not None else None
             if branch is not None:
                 x_BND = x_BND + branch
+            if after_blocks is not None:
+                after_blocks.append(x_BND)
         return vit.norm(x_BND)
 
     def trainable_copy(self) -> "ViT":

@@ -1,0 +1,72 @@
+"""Operations of linear algebra that numpy and torch share, so that one algebra serves both.
+
+An `Array` is a numpy array or a torch tensor, and what comes out is what went in: same library,
+same device. Whatever is summed over images is summed in float64 (`exact`).
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray or torch.Tensor
+
+
+def library(array: Array) -> ModuleType:
+    """The module whose functions work on this array: numpy or torch."""
+    return sys.modules["torch"] if type(array).__module__.startswith("torch") else np
+
+
+def exact(array: Array) -> Array:
+    """The same numbers in float64; on the CPU where the device has no float64."""
+    if library(array) is np:
+        return array.astype(np.float64)
+    device = "cpu" if array.device.type == "mps" else array.device
+    return array.to(device, sys.modules["torch"].float64)
+
+
+def zeros(like: Array, *shape: int) -> Array:
+    """Zeros in float64, where this array is."""
+    xp = library(like)
+    if xp is np:
+        return np.zeros(shape)
+    return xp.zeros(shape, dtype=xp.float64, device=exact(like[:0]).device)
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    return array if library(array) is np else array.detach().cpu().numpy()
+
+
+def from_numpy(values: np.ndarray, like: Array) -> Array:
+    """These numbers in the library and on the device of another array, in their own precision."""
+    xp = library(like)
+    return values if xp is np else xp.from_numpy(np.ascontiguousarray(values)).to(like.device)
+
+
+def one_hot(labels_N: Array, classes: int, like: Array) -> Array:
+    """[N, C] in float64."""
+    xp = library(like)
+    row_1C = from_numpy(np.arange(classes)[None], labels_N)
+    hot_NC = labels_N[:, None] == row_1C
+    return hot_NC.astype(np.float64) if xp is np else exact(hot_NC).to(exact(like[:0]).device)
+
+
+def solve(matrix_MM: Array, columns_MK: Array) -> Array:
+    """X of ``matrix X = columns``, for a symmetric positive definite matrix."""
+    xp = library(matrix_MM)
+    if xp is np:
+        return np.linalg.solve(matrix_MM, columns_MK)
+    lower_MM, failed = xp.linalg.cholesky_ex(matrix_MM)
+    if failed:  # semi-definite to rounding
+        return xp.linalg.solve(matrix_MM, columns_MK)
+    return xp.cholesky_solve(columns_MK, lower_MM)
+
+
+def add_to_diagonal(matrix_MM: Array, value: Any) -> Array:
+    """A copy with this number, or these numbers, added to the diagonal."""
+    xp = library(matrix_MM)
+    copy = matrix_MM.copy() if xp is np else matrix_MM.clone()
+    steps = slice(None, None, len(copy) + 1)
+    copy.reshape(-1)[steps] += value
+    return copy

@@ -1,0 +1,212 @@
+"""Linear classifiers that follow from sums over images, and their leave-one-out scores.
+
+With the class means mu_c, their mean m, c_k = mu_k - m, C = [c_1 ... c_K], the scatter S about the
+means, and b = N / K images a class on average:
+
+    ridge:  W = b (S + b C C^T + p I)^-1 C,        score_k(h) = (h - m) . w_k
+    LDA:    W = N (S + p I)^-1 C,                  score_k(h) = (h - m) . w_k - c_k . w_k / 2
+
+Ridge is the regression from features to one-hot targets with an intercept that is not penalised,
+every class weighing the same, however many images it has. As p grows, LDA becomes the nearest
+class mean, and ridge the largest product with a centred class mean. Penalties are shares of the
+mean diagonal of what p I is added to.
+
+**Leave-one-out.** Without image i of class c (n images), d = h_i - mu_c and q = 1 / (n - 1): its
+class mean moves by -q d and m by -q d / K, so that with U = [d, c_c]
+
+    S' + b C' C'^T = S + b C C^T - U B U^T,    B = [[n q - b q^2 (1 - 1/K), b q], [b q, 0]]
+
+and h_i - m' = U t with t = (1 + q / K, 1). By Woodbury's identity, with A = S + b C C^T + p I,
+
+    (h_i - m')^T A'^-1 y = t^T (I - U^T A^-1 U B)^-1 U^T A^-1 y
+
+for any y: all that is needed of an image is products through A^-1 of d and the class means. LDA is
+the same with b = 0. So each image is scored as if it had never been taught, at one solution.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from dafuse.heads.arrays import (
+    Array,
+    add_to_diagonal,
+    exact,
+    library,
+    solve,
+    zeros,
+)
+from dafuse.heads.sums import ClassSums
+
+Kind = Literal["ridge", "lda"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+IN_SPAN = 1e-9  # a share of a vector's square that is rounding, not a part of it
+
+
+@dataclass
+class Linear:
+    """A classifier: scores are ``hidden @ weights + bias``."""
+
+    weights_MC: Array
+    bias_C: Array
+
+    def scores(self, hidden_NM: Array) -> Array:
+        return hidden_NM @ self.weights_MC + self.bias_C
+
+
+class System:
+    """The linear system of one kind of head; solved for any penalty.
+
+    Where images are few, everything happens in the space that they span (`_InTheSpan`), and one
+    eigendecomposition serves every penalty.
+    """
+
+    def __init__(self, sums: ClassSums, kind: Kind) -> None:
+        self.kind, self.classes, self.images = kind, sums.classes, sums.images
+        self.counts_C, self.means_CM = sums.counts_C, sums.means_CM
+        self.centre_M = sums.means_CM.mean(0)
+        self.centred_CM = sums.means_CM - self.centre_M
+        self.between = self.images / self.classes if kind == "ridge" else 0.0  # b
+        rows = sums.scatter.rows()
+        if rows is not None and len(rows) + self.classes < sums.width:
+            scaled_CM = self.between**0.5 * self.centred_CM
+            spanning = library(rows).concatenate([rows, scaled_CM]) if self.between else rows
+            self._inverse: _InTheSpan | _Square = _InTheSpan(spanning)
+        else:
+            square_MM = sums.scatter.square()
+            if self.between:
+                square_MM = square_MM + self.between * self.centred_CM.T @ self.centred_CM
+            self._inverse = _Square(square_MM)
+        self.every_penalty_at_once = isinstance(self._inverse, _InTheSpan)
+        self._scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
+
+    def head(self, penalty: float) -> Linear:
+        """The classifier at this penalty."""
+        weights_MC = self._inverse.solve(self.centred_CM.T, penalty * self._scale)
+        if self.kind == "ridge":
+            weights_MC = self.between * weights_MC
+            return Linear(weights_MC, -self.centre_M @ weights_MC)
+        weights_MC = self.images * weights_MC
+        own_C = (self.centred_CM.T * weights_MC).sum(0)
+        return Linear(weights_MC, -self.centre_M @ weights_MC - own_C / 2)
+
+    def left_out(
+        self, hidden_NM: Array, labels_N: Array, penalties: Sequence[float]
+    ) -> Iterator[Array]:
+        """For each penalty the scores [N, C] of these images, each as if it were not in the sums.
+
+        Every image must be in the sums, and its class must have another one.
+        """
+        apart_NM = exact(hidden_NM) - self.means_CM[labels_N]
+        absolute = [penalty * self._scale for penalty in penalties]
+        for products in self._inverse.products(apart_NM, self.centred_CM, absolute):
+            yield self._rescored(products, labels_N)
+
+    def _rescored(self, products: "Products", labels_N: Array) -> Array:
+        """Leave-one-out scores [N, C]: the formulas at the top of this file."""
+        own_N, to_means_NC, among_CC = products
+        xp, classes, between = library(own_N), self.classes, self.between
+        index_N = np.arange(len(own_N))
+        count_N = self.counts_C[labels_N]
+        q_N = 1 / (count_N - 1)
+        mean_NC = among_CC[labels_N]  # c_c . A^-1 c_k of the image's own class c
+        cross_N, mean_N = to_means_NC[index_N, labels_N], mean_NC[index_N, labels_N]
+        # of I - g B, with g = U^T A^-1 U = [[own, cross], [cross, mean]]
+        b11_N = count_N * q_N - between * q_N**2 * (1 - 1 / classes)
+        b12_N = between * q_N
+        m11_N = 1 - own_N * b11_N - cross_N * b12_N
+        m12_N = -own_N * b12_N
+        m21_N = -cross_N * b11_N - mean_N * b12_N
+        m22_N = 1 - cross_N * b12_N
+        determinant_N = m11_N * m22_N - m12_N * m21_N
+        determinant_N = xp.where(abs(determinant_N) < 1e-12, 1e-12 + 0 * own_N, determinant_N)
+        # U^T A^-1 y for y = c_k' = c_k + e_k d, where e_k = q / K, less q for the own class
+        shift_NC = zeros(own_N, len(own_N), classes) + (q_N / classes)[:, None]
+        shift_NC[index_N, labels_N] = shift_NC[index_N, labels_N] - q_N
+        first_NC = to_means_NC + shift_NC * own_N[:, None]
+        second_NC = mean_NC + shift_NC * cross_N[:, None]
+        # (I - g B)^-1 of them
+        u1_NC = (m22_N[:, None] * first_NC - m12_N[:, None] * second_NC) / determinant_N[:, None]
+        u2_NC = (m11_N[:, None] * second_NC - m21_N[:, None] * first_NC) / determinant_N[:, None]
+        scores_NC = (1 + q_N / classes)[:, None] * u1_NC + u2_NC
+        if self.kind == "ridge":
+            return between * scores_NC
+        # c_k' . A'^-1 c_k', where B has its first entry alone
+        squares_NC = among_CC.diagonal()[None] + 2 * shift_NC * to_means_NC
+        squares_NC = squares_NC + shift_NC**2 * own_N[:, None]
+        squares_NC = squares_NC + first_NC * b11_N[:, None] * u1_NC
+        return self.images * (scores_NC - squares_NC / 2)
+
+
+class Products(NamedTuple):
+    """Products through A^-1 of images' distances d from their class means, and of the means c."""
+
+    own_N: Array  # d . A^-1 d
+    to_means_NC: Array  # d . A^-1 c_k
+    among_CC: Array  # c_j . A^-1 c_k
+
+
+class _Square:
+    """(A + p I)^-1 of a matrix that is there: solved anew for each penalty."""
+
+    def __init__(self, square_MM: Array) -> None:
+        self._square_MM = square_MM
+        self.mean_diagonal = float(square_MM.trace()) / len(square_MM)
+
+    def solve(self, columns_MK: Array, penalty: float) -> Array:
+        return solve(add_to_diagonal(self._square_MM, penalty), columns_MK)
+
+    def products(
+        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+    ) -> Iterator[Products]:
+        both_MK = library(apart_NM).concatenate([apart_NM, centred_CM]).T
+        for penalty in penalties:
+            solved_MK = self.solve(both_MK, penalty)
+            solved_MN, solved_MC = solved_MK[:, : len(apart_NM)], solved_MK[:, len(apart_NM) :]
+            own_N = (apart_NM * solved_MN.T).sum(1)
+            yield Products(own_N, apart_NM @ solved_MC, centred_CM @ solved_MC)
+
+
+class _InTheSpan:
+    """(Z^T Z + p I)^-1 of few rows Z: x = (y - Z^T (Z Z^T + p I)^-1 Z y) / p."""
+
+    def __init__(self, rows_KM: Array) -> None:
+        self._rows_KM = rows_KM
+        self.mean_diagonal = float((rows_KM**2).sum()) / rows_KM.shape[1]
+        values_K, vectors_KK = library(rows_KM).linalg.eigh(rows_KM @ rows_KM.T)
+        self._values_K, self._vectors_KK = values_K * (values_K > 0), vectors_KK
+
+    def solve(self, columns_MK: Array, penalty: float) -> Array:
+        along_KK = self._vectors_KK.T @ (self._rows_KM @ columns_MK)
+        inner_KK = self._vectors_KK @ (along_KK / (self._values_K + penalty)[:, None])
+        return (columns_MK - self._rows_KM.T @ inner_KK) / penalty
+
+    def products(
+        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+    ) -> Iterator[Products]:
+        """In the coordinates of the eigenvectors, where a penalty costs a division.
+
+        What a vector has beyond the span, if anything, is divided by the penalty alone.
+        """
+        xp = library(apart_NM)
+        inside = self._values_K > IN_SPAN * self._values_K[-1]
+        values_K = self._values_K[inside]
+        basis_KM = (self._vectors_KK[:, inside] / values_K**0.5).T @ self._rows_KM
+        along_NK, along_CK = apart_NM @ basis_KM.T, centred_CM @ basis_KM.T
+        beyond_NM, beyond_CM = apart_NM - along_NK @ basis_KM, centred_CM - along_CK @ basis_KM
+        rest_N, rest_CC = (beyond_NM**2).sum(1), beyond_CM @ beyond_CM.T
+        rest_NC = beyond_NM @ beyond_CM.T
+        out_N = rest_N > IN_SPAN * (apart_NM**2).sum(1)
+        out_C = rest_CC.diagonal() > IN_SPAN * (centred_CM**2).sum(1)
+        rest_N = xp.where(out_N, rest_N, 0 * rest_N)
+        rest_NC = xp.where(out_N[:, None] & out_C[None], rest_NC, 0 * rest_NC)
+        rest_CC = xp.where(out_C[:, None] & out_C[None], rest_CC, 0 * rest_CC)
+        for penalty in penalties:
+            share_CK = along_CK / (values_K + penalty)
+            yield Products(
+                (along_NK**2 / (values_K + penalty)).sum(1) + rest_N / penalty,
+                along_NK @ share_CK.T + rest_NC / penalty,
+                along_CK @ share_CK.T + rest_CC / penalty,
+            )

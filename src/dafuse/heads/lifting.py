@@ -1,0 +1,50 @@
+"""From a network's features to what the sums are of: weighted by depth, and lifted.
+
+    h = [f * w, silu(f * w @ R)],    R random, drawn once from a seed
+
+A regression that can afford small penalties does not mind how its features are scaled. With few
+images it must shrink, and then the numbers on a large scale decide: the weights w fall by half
+every fourth of the network's depth, so that the last blocks do. R is drawn by numpy, so that every
+device and library has the same one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dafuse.heads.arrays import Array, from_numpy, library
+
+HALVINGS = 4  # of the weights, from the last block to before the first
+
+
+class Lift:
+    """The same map for every image; it holds nothing that was learned."""
+
+    def __init__(self, weights_F: np.ndarray, width: int, seed: int, like: Array) -> None:
+        """With so many random columns beside the features; none makes it linear."""
+        self.width = len(weights_F) + width
+        self._weights_F = from_numpy(weights_F.astype(np.float32), like)
+        self._random_FM: Array | None = None
+        if width:
+            drawn = np.random.Generator(np.random.PCG64(seed)).standard_normal(
+                (len(weights_F), width), dtype=np.float32
+            )
+            scale = np.float32(np.linalg.norm(weights_F))
+            self._random_FM = from_numpy(drawn / scale, like)
+
+    def __call__(self, feats_NF: Array) -> Array:
+        """Hidden features [N, M] in float32."""
+        weighted_NF = feats_NF * self._weights_F
+        if self._random_FM is None:
+            return weighted_NF
+        xp = library(feats_NF)
+        sums_NM = weighted_NF @ self._random_FM
+        # of both signs far out, without overflow
+        lifted_NM = sums_NM * 0.5 * (1 + xp.tanh(0.851 * sums_NM))
+        return xp.concatenate([weighted_NF, lifted_NM], 1)
+
+
+def depth_weights(blocks: Sequence[int], depth: int, width: int) -> np.ndarray:
+    """The weights w of features that are read of these blocks, ``width`` numbers of each."""
+    halvings = HALVINGS * (1 - (np.asarray(blocks) + 1) / depth)
+    return np.repeat(2.0**-halvings, width)

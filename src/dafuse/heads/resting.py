@@ -1,0 +1,74 @@
+"""Sums at rest: what is written down between lessons, and how little of it costs nothing.
+
+The pooled scatter rests as its upper factor U (U^T U = S), packed without its zeros, each column
+divided by its standard deviation. Half precision is enough for a factor: rounding U moves S little
+in the directions in which S is small, where rounding S itself would make it indefinite. Records of
+classes rest likewise. No row of a factor belongs to an image.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from dafuse.heads.arrays import Array, exact, from_numpy, library
+from dafuse.heads.sums import ClassSums, ClasswiseScatter, PooledScatter
+
+Precision = Literal["float16", "float32", "float64"]
+
+
+def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
+    """Arrays that say all that the sums know, as far as the precision goes."""
+    means = "float64" if precision == "float64" else "float32"
+    found = {
+        "counts": sums.counts_C,
+        "means": _cast(sums.means_CM, means),
+    }
+    if isinstance(sums.scatter, ClasswiseScatter):
+        scale_M = _scale(sums.scatter.rest_CM + (sums.scatter.directions_CRM**2).sum(1))
+        found["scale"] = _cast(scale_M, means)
+        found["directions"] = _cast(sums.scatter.directions_CRM / scale_M, precision)
+        found["rest"] = _cast((sums.scatter.rest_CM / scale_M**2) ** 0.5, precision)
+    elif isinstance(sums.scatter, PooledScatter):
+        factor_KM = sums.scatter.factor()
+        scale_M = _scale(factor_KM**2)
+        found["scale"] = _cast(scale_M, means)
+        rows, columns = _upper(len(factor_KM), sums.width)
+        found["factor"] = _cast((factor_KM / scale_M)[rows, columns], precision)
+    return found
+
+
+def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
+    """Become what these arrays say."""
+    sums.counts_C, sums.means_CM = exact(resting["counts"]), exact(resting["means"])
+    scale_M = exact(resting["scale"])
+    if isinstance(sums.scatter, ClasswiseScatter):
+        sums.scatter.directions_CRM = exact(resting["directions"]) * scale_M
+        sums.scatter.rest_CM = (exact(resting["rest"]) * scale_M) ** 2
+    elif isinstance(sums.scatter, PooledScatter):
+        packed, width = exact(resting["factor"]), len(scale_M)
+        rows, columns = _upper(_height(len(packed), width), width)
+        height = int(rows.max(initial=-1)) + 1
+        factor_KM = exact(from_numpy(np.zeros((height, width)), packed))
+        factor_KM[rows, columns] = packed
+        sums.scatter.set_factor(factor_KM * scale_M)
+
+
+def _upper(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the entries of an upper factor that are not zero by nature."""
+    return np.triu_indices(height, 0, width)
+
+
+def _height(entries: int, width: int) -> int:
+    """How many rows so many entries of an upper factor make: k w - k (k - 1) / 2 of them."""
+    return round(((2 * width + 1) - ((2 * width + 1) ** 2 - 8 * entries) ** 0.5) / 2)
+
+
+def _scale(squares_KM: Array) -> Array:
+    """A standard deviation for each column, or 1 where there is none."""
+    scale_M = squares_KM.sum(0) ** 0.5 if len(squares_KM) else squares_KM.sum(0) + 1
+    return scale_M + (scale_M == 0)
+
+
+def _cast(array: Array, precision: str) -> Array:
+    xp = library(array)
+    return array.astype(precision) if xp is np else array.to(getattr(xp, precision))
