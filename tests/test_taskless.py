@@ -33,8 +33,8 @@ def make(kind: str, counts: list[int] = COUNTS, **options: object) -> Stream:
     return make_stream(RunConfig(**settings), dataset(counts))
 
 
-def rows(stream: Stream) -> list[list[int]]:
-    return [task.train.index.tolist() for task in stream]
+def rows(stream: Stream) -> list[int]:
+    return [index for task in stream for index in task.train.index.tolist()]
 
 
 def segments_of(stream: Stream) -> dict[int, set[int]]:
@@ -52,7 +52,7 @@ def test_each_image_comes_once_and_classes_count_by_first_appearance(
 ) -> None:
     data, stream = dataset(COUNTS), make(kind, points=points)
     assert len(stream) == (points or 4)
-    assert sorted(sum(rows(stream), [])) == list(range(sum(COUNTS)))
+    assert sorted(rows(stream)) == list(range(sum(COUNTS)))
     seen: list[int] = []
     for task in stream:
         assert task.first == len(seen)
@@ -87,7 +87,7 @@ def test_online_has_the_tasks_in_their_order_and_their_images_in_none() -> None:
 
 def test_online_is_tested_at_regular_points_whatever_the_tasks() -> None:
     tasks, finer = make("online"), make("online", points=9)
-    assert sum(rows(finer), []) == sum(rows(tasks), [])  # the same stream
+    assert rows(finer) == rows(tasks)  # the same stream
     lengths = [len(segment.train) for segment in finer]
     assert max(lengths) - min(lengths) <= 1
     assert 0 in finer.sizes
@@ -149,18 +149,17 @@ def test_tiny_data_give_a_whole_stream_or_a_sentence(
 ) -> None:
     try:
         stream = make(kind, counts, points=points, seed=seed, increment=1)
-    except DafuseError as error:
-        assert "choose fewer" in str(error)
+    except DafuseError:
         assert points > 1 or kind == "repeated"  # one segment is always whole
         return
-    assert sorted(sum(rows(stream), [])) == list(range(sum(counts)))
+    assert sorted(rows(stream)) == list(range(sum(counts)))
     assert all(len(task.train) for task in stream)
     assert stream[0].size
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_points_than_images_is_told(kind: str) -> None:
-    with pytest.raises(DafuseError, match="7 points need at least as many training images.* 5"):
+    with pytest.raises(DafuseError, match=r"7 points need at least as many training images.* 5"):
         make(kind, [1] * 5, increment=1, points=7)
 
 

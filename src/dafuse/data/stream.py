@@ -1,8 +1,8 @@
 """The stream of tasks: which classes come when, and the images that come with them.
 
-Streams without tasks (`data/taskless.py`) are cut into segments at the points of evaluation. Each is
-a `Task` too: its classes are those that first appear in it, none perhaps, and its training images
-are all that come in it, of known classes also, in their order.
+Streams without tasks (`data/taskless.py`) are cut into segments at the points of evaluation. A
+segment is a `Task` too: its classes are those that first appear in it, perhaps none, and its
+training images are all that come in it, known classes included, in the order of the stream.
 """
 
 from collections.abc import Iterator, Sequence

@@ -126,8 +126,8 @@ def repeated(
 
 def _random_parts(generator: np.random.Generator, count: int, parts: int) -> np.ndarray:
     """A part [count] for each thing in a row, which is cut at random; none empty if that can be."""
-    if count >= parts:
-        cuts = generator.choice(count - 1, parts - 1, replace=False) + 1 if parts > 1 else []
+    if count >= parts > 1:
+        cuts = generator.choice(count - 1, parts - 1, replace=False) + 1
     else:
         cuts = generator.integers(0, count + 1, parts - 1)
     return np.searchsorted(np.sort(cuts), np.arange(count), side="right")

@@ -33,9 +33,9 @@ class RunConfig:
         normalize: normalisation of the pixels: that of the weights, or another
         increment: classes in a task, or a list with the size of each task
         order: class order: the seed's permutation, natural, or a list of class numbers
-        stream: how images come: in tasks; or in batches that are seen once, with classes in the order
-            of the tasks (online), some of them spread over the stream (blurry, as Si-Blurry), or
-            all coming back with new images (repeated)
+        stream: how images come: in tasks; or in batches that are seen once, with classes in the
+            order of the tasks (online), some of them spread over the stream (blurry, as in
+            Si-Blurry), or all coming back with new images (repeated)
         points: of a stream without tasks: how often it is tested; null means as often as there
             would be tasks
         observed_batch: of a stream without tasks: images in a batch
