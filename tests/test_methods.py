@@ -3,15 +3,17 @@
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
-from dafuse.methods.registry import METHODS
+from dafuse.methods.registry import METHODS, require_observes
 from dafuse.vit.backbone import ViT
 
 # options that make each method quick here
@@ -270,6 +272,86 @@ def test_the_first_prediction_is_that_of_logits(name: str, options: dict[str, An
         for scores in predictions.values():
             assert scores.shape == (len(images), 5)
             assert scores.isfinite().all()
+
+
+every_observer = pytest.mark.parametrize(
+    ("name", "options"), [pair for pair in VARIANTS if METHODS[pair[0]].observes]
+)
+
+
+def in_batches(
+    name: str, options: dict[str, Any], order: list[int], sizes: list[int]
+) -> tuple[Method, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """A new method, and the training images in this order, in batches of these sizes."""
+    method, stream, trainer = make(name, options)
+    images = ImageSet.join([task.train for task in stream]).take(np.array(order))
+    ((pixels, labels),) = trainer.test_batches(images)
+    return method, list(zip(pixels.split(sizes), labels.split(sizes), strict=True))
+
+
+# rows of the 27 training images: classes have 6, 5, 6, 1, 4 and 5 of them
+CLASS_BY_CLASS = list(range(27))
+COMING_BACK = [0, 6, 1, 11, 17, 12, 18, 7, 22, *range(23, 27), *range(19, 22)]
+COMING_BACK += [*range(13, 17), *range(8, 11), *range(2, 6)]
+SKIPPING_AHEAD = [0, 6, 11, 22, 17, 18]  # labels 0, 1, 2, then 5, 3, 4 in one batch
+SKIPPING_AHEAD += sorted(set(range(27)) - set(SKIPPING_AHEAD))
+
+
+@pytest.mark.parametrize(
+    ("order", "sizes"),
+    [
+        (CLASS_BY_CLASS, [10, 10, 7]),
+        (CLASS_BY_CLASS, [27]),
+        (COMING_BACK, [1] * 27),
+        (COMING_BACK, [5, 1, 12, 9]),
+        (SKIPPING_AHEAD, [3, 3, 1, 20]),
+    ],
+)
+@every_observer
+def test_observed_in_any_batches_it_predicts_as_after_tasks(
+    name: str, options: dict[str, Any], order: list[int], sizes: list[int]
+) -> None:
+    learned, stream, trainer = make(name, options)
+    for task in stream:
+        learned.learn(task)
+    observer, batches = in_batches(name, options, order, sizes)
+    seen = 0
+    for images, labels in batches:
+        observer.observe(images, labels)
+        seen = max(seen, int(labels.max()) + 1)
+        with torch.no_grad():
+            assert observer.logits(images).shape == (len(images), seen)
+            assert observer.logits(images).isfinite().all()
+    after_tasks = predict(learned, trainer, stream, 2)
+    assert torch.allclose(predict(observer, trainer, stream, 2), after_tasks, atol=1e-5)
+
+
+@every_observer
+def test_observing_resumed_in_midstream_equals_never_stopped(
+    name: str, options: dict[str, Any]
+) -> None:
+    whole, batches = in_batches(name, options, COMING_BACK, [4] * 6 + [3])
+    first, *_ = make(name, options)
+    resumed, *_ = make(name, options)
+    for number, (images, labels) in enumerate(batches):
+        whole.observe(images, labels)
+        (first if number < 3 else resumed).observe(images, labels)
+        if number == 2:
+            resumed.load_state({k: v.clone() for k, v in first.state().items()})
+    assert same(whole.state(), resumed.state())
+
+
+@every_method
+def test_what_does_not_observe_refuses_with_a_sentence(name: str, options: dict[str, Any]) -> None:
+    method, stream, trainer = make(name, options)
+    if method.observes:
+        require_observes(name, "online")
+        return
+    with pytest.raises(DafuseError, match=rf"^{name} learns task by task .* can: .*simplecil"):
+        require_observes(name, "online")
+    ((images, labels),) = trainer.test_batches(stream[0].test)
+    with pytest.raises(TypeError, match=type(method).__name__):
+        method.observe(images, labels)
 
 
 @every_method

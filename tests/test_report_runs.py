@@ -10,8 +10,10 @@ from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.report import tables
 from dafuse.report.groups import group_runs
+from dafuse.report.ledger import ledger
 from dafuse.report.page import page
 from dafuse.report.runs import NoResultsYet, find_runs, load_run
+from dafuse.report.setting import USUAL, Recipe
 from run_folders import make_run, rewrite
 
 
@@ -229,3 +231,44 @@ def test_each_way_to_predict_is_a_group_below_the_first(tmp_path):
 def test_other_predictions_without_the_first_one_s_name(tmp_path):
     make_run(tmp_path / "run", method="icarl", others=["cnn"])
     assert names(tmp_path) == ["icarl", "icarl [cnn]"]
+
+
+# ---- streams without tasks
+
+
+def test_a_stream_without_tasks_is_always_named(tmp_path):
+    online = {"stream": "online", "points": None, "observed_batch": 10}
+    blurry = {**online, "stream": "blurry", "disjoint_share": 0.5, "blurry_share": 0.1}
+    make_run(tmp_path / "1", method="simplecil", done=2, **online)
+    assert names(tmp_path) == ["simplecil (online)"]
+    assert find_runs([tmp_path])[0].mark == "2 of 4 points"
+    make_run(tmp_path / "2", method="simplecil")
+    make_run(tmp_path / "3", method="simplecil", **blurry)
+    make_run(tmp_path / "4", method="simplecil", **{**blurry, "blurry_share": 0.3})
+    assert names(tmp_path) == [
+        "simplecil (online)",
+        "simplecil",
+        "simplecil (blurry, blurry_share=0.1)",
+        "simplecil (blurry, blurry_share=0.3)",
+    ]
+
+
+def test_of_a_stream_without_tasks_the_average_is_an_area(tmp_path):
+    run = find_runs([make_run(tmp_path / "run", method="simplecil", stream="repeated", visits=2)])
+    text = page(run)
+    assert "Area under the curve (%)" in text
+    assert "repeated stream (visits=2)" in text
+    assert "5 per task" not in text
+    assert "tested on classes new at point" in text
+    assert "point of evaluation" in text
+    assert "repeated stream" in ledger(run)
+    assert "--stream=repeated" in ledger(run)
+
+
+def test_a_recipe_is_not_of_another_stream(tmp_path):
+    recipe = Recipe("r", {"method": {"name": "simplecil"}, "data": {"name": "cifar100"}}, {})
+    asked = {"backbone": USUAL.backbone, "increment": 10, "declares": {"defaults": {}}}
+    tasks = make_run(tmp_path / "tasks", method="simplecil", **asked)
+    online = make_run(tmp_path / "online", method="simplecil", stream="online", **asked)
+    assert recipe.is_of(load_run(tasks))
+    assert not recipe.is_of(load_run(online))

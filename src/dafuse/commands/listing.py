@@ -27,7 +27,8 @@ def methods() -> Table:
     for name, cls in METHODS.items():
         images = "keeps images" if cls.keeps_images else "keeps no images"
         passes = f"passes for a prediction after t tasks: {cls.passes}"
-        facts = f"{passes}; {images}; assumes {cls.assumes}"
+        streams = "; learns streams without tasks" if cls.observes else ""
+        facts = f"{passes}; {images}; assumes {cls.assumes}{streams}"
         rows.append((name, f"{cls.summary}\nkeeps {cls.keeps}\n{facts}\n{cls.paper}\n"))
     return _table(("name", "what it is, keeps, costs and assumes"), rows)
 

@@ -1,4 +1,9 @@
-"""The stream of tasks: which classes come when, and the images that come with them."""
+"""The stream of tasks: which classes come when, and the images that come with them.
+
+Streams without tasks (`data/taskless.py`) are cut into segments at the points of evaluation. A
+segment is a `Task` too: its classes are those that first appear in it, perhaps none, and its
+training images are all that come in it, known classes included, in the order of the stream.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,16 +37,26 @@ class Task:
 
 
 class Stream:
-    """Disjoint tasks cut from a data set by a class order and task sizes."""
+    """Tasks cut from a data set by a class order and task sizes.
 
-    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
+    Each has the training images of its own classes, unless ``rows`` says which of the data set's
+    come in it, and in which order.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        order: Sequence[int],
+        sizes: Sequence[int],
+        rows: Sequence[np.ndarray] | None = None,
+    ) -> None:
         count = len(dataset.classes)
-        if sorted(order) != list(range(count)):
-            raise DafuseError(f"the class order must name each of 0..{count - 1} once")
-        if sum(sizes) != count or min(sizes) < 1:
-            raise DafuseError(f"the task sizes {list(sizes)} must be positive and sum to {count}")
+        require_order(order, count)
+        if rows is None:
+            require_sizes(sizes, count)
         self.classes = [dataset.classes[c] for c in order]
         self.sizes = list(sizes)
+        self._rows = rows
         position = np.empty(count, dtype=np.int64)
         position[np.asarray(order)] = np.arange(count)
         self._train = dataset.train.relabel(position)
@@ -55,8 +70,11 @@ class Stream:
             raise IndexError(index)
         first, size = sum(self.sizes[:index]), self.sizes[index]
         names = self.classes[first : first + size]
-        train, test = of_classes(self._train, first, size), of_classes(self._test, first, size)
-        return Task(index, first, size, names, train, test)
+        if self._rows is None:
+            train = of_classes(self._train, first, size)
+        else:
+            train = self._train.take(self._rows[index])
+        return Task(index, first, size, names, train, of_classes(self._test, first, size))
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
@@ -77,6 +95,16 @@ def class_order(count: int, order: str | Sequence[int], seed: int) -> list[int]:
     if isinstance(order, str):
         raise DafuseError(f"order must be 'seed', 'natural' or a list of classes, not {order!r}")
     return [int(c) for c in order]
+
+
+def require_order(order: Sequence[int], count: int) -> None:
+    if sorted(order) != list(range(count)):
+        raise DafuseError(f"the class order must name each of 0..{count - 1} once")
+
+
+def require_sizes(sizes: Sequence[int], count: int) -> None:
+    if sum(sizes) != count or min(sizes) < 1:
+        raise DafuseError(f"the task sizes {list(sizes)} must be positive and sum to {count}")
 
 
 def task_sizes(count: int, increment: int | Sequence[int]) -> list[int]:

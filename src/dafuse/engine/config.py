@@ -10,11 +10,19 @@ from dafuse.vit.weights import COMPACT
 
 # what does not change a result, so that a run may go on with another value
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
+# options of streams without tasks, by the kind of stream that they are of
+STREAMS: dict[str, tuple[str, ...]] = {
+    "tasks": (),
+    "online": ("points", "observed_batch"),
+    "blurry": ("points", "observed_batch", "disjoint_share", "blurry_share"),
+    "repeated": ("points", "observed_batch", "visits"),
+}
+STREAM_OPTIONS = tuple(dict.fromkeys(option for own in STREAMS.values() for option in own))
 
 
 @dataclass(kw_only=True)
 class RunConfig:
-    """One method on one stream of tasks.
+    """One method on one stream.
 
     Args:
         method: the method's name and its options
@@ -25,6 +33,16 @@ class RunConfig:
         normalize: normalisation of the pixels: that of the weights, or another
         increment: classes in a task, or a list with the size of each task
         order: class order: the seed's permutation, natural, or a list of class numbers
+        stream: how images come: in tasks; or in batches that are seen once, with classes in the
+            order of the tasks (online), some of them spread over the stream (blurry, as in
+            Si-Blurry), or all coming back with new images (repeated)
+        points: of a stream without tasks: how often it is tested; null means as often as there
+            would be tasks
+        observed_batch: of a stream without tasks: images in a batch
+        disjoint_share: of a blurry stream: share of the classes whose images come in one segment
+        blurry_share: of a blurry stream: share of the other classes' images that is spread over
+            all segments
+        visits: of a repeated stream: in how many segments each class comes
         seed: decides the class order, the initialisation, the augmentation, everything
         precision: of the network's arithmetic
         device: where it runs; auto takes a GPU if there is one
@@ -46,6 +64,12 @@ class RunConfig:
     normalize: Literal["weights", "none", "half", "imagenet"] = "weights"
     increment: int | list[int] = 10
     order: Literal["seed", "natural"] | list[int] = "seed"
+    stream: Literal["tasks", "online", "blurry", "repeated"] = "tasks"
+    points: int | None = None
+    observed_batch: int = 10
+    disjoint_share: float = 0.5
+    blurry_share: float = 0.1
+    visits: int = 3
     seed: int = 1993
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -57,9 +81,18 @@ class RunConfig:
     replay: str | None = None
     out: str | None = None
 
+    def asked(self) -> dict[str, Any]:
+        """What the run's folder holds: all of it but options of other kinds of stream.
+
+        A run in tasks is told as it was before there were other streams, and keeps its hash.
+        """
+        other = {"stream", *STREAM_OPTIONS} if self.stream == "tasks" else set(STREAM_OPTIONS)
+        other -= set(STREAMS[self.stream])
+        return {key: value for key, value in asdict(self).items() if key not in other}
+
     def hash(self) -> str:
         """SHA-256 of everything that may change the result."""
-        relevant = {k: v for k, v in asdict(self).items() if k not in NOT_IN_HASH}
+        relevant = {k: v for k, v in self.asked().items() if k not in NOT_IN_HASH}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
 
     def folder(self) -> Path:

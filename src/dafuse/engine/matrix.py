@@ -1,8 +1,10 @@
 """The accuracy matrix A[t, j], kept as raw counts, and every metric that is computed from it.
 
 Row t holds, for each task j <= t, how many test images of task j were right after learning task t.
-Accuracies are in percent. "Per sample" pools the test images of all seen classes, as the
-literature tabulates; "per task" averages the tasks' accuracies, as the DAF paper's formulas say.
+Of a stream without tasks, a task is a segment between two points of evaluation, and its test images
+are those of the classes that first appear in it, perhaps none. Accuracies are in percent. "Per
+sample" pools the test images of all seen classes, as the literature tabulates; "per task" averages
+the tasks' accuracies, as the DAF paper's formulas say.
 """
 
 from dataclasses import dataclass, field
@@ -62,7 +64,8 @@ class AccuracyMatrix:
 
 
 DEFINITIONS = {
-    "average": "mean over tasks of the accuracy on all test images seen so far (per sample)",
+    "average": "mean over tasks of the accuracy on all test images seen so far (per sample); of a "
+    "stream without tasks, over its points: the area under the curve",
     "final": "accuracy on all test images after the last task (per sample)",
     "average_per_task": "the same average, with each task's accuracy counted once (per task)",
     "final_per_task": "mean over tasks of the accuracy after the last task (per task)",

@@ -1,6 +1,6 @@
 """A benchmark run: learn each task of a stream, test on all classes seen, survive anything."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,8 @@ from lightning_fabric import Fabric
 
 from dafuse.data import registry as sources
 from dafuse.data.batches import Loader
-from dafuse.data.dataset import Dataset
 from dafuse.data.registry import open_dataset
-from dafuse.data.stream import Stream, Task, class_order, task_sizes
+from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
@@ -18,6 +17,7 @@ from dafuse.engine.evaluate import Evaluation, evaluate
 from dafuse.engine.folder import FORMAT, RunFolder
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
+from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
 from dafuse.engine.tape import open_tape, require_same_inputs
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -56,22 +56,18 @@ def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
 
 def resolved(config: RunConfig) -> RunConfig:
     """The configuration with every default filled in, as the command line would have it."""
+    require_possible(config)
     name, options = _split_name(config.method)
     method = {"name": name, **methods.with_defaults(name, options)}
     name, options = _split_name(config.data)
     return replace(config, method=method, data=sources.with_defaults(name, options))
 
 
-def make_stream(config: RunConfig, dataset: Dataset) -> Stream:
-    count = len(dataset.classes)
-    order = class_order(count, config.order, config.seed)
-    return Stream(dataset, order, task_sizes(count, config.increment))
-
-
 def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
     """Run to the end, or go on where an earlier start of the same run stopped; its folder."""
     config = resolved(config)
-    with RunFolder(config.folder()).open(asdict(config), config.hash()) as folder:
+    step = "task" if config.stream == "tasks" else "point"
+    with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
         progress = LoggedProgress(progress or Progress(), folder.path / "log.txt")
         done = folder.latest()
         if done is not None and done.results["status"] == "finished":
@@ -86,7 +82,8 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
             stream = make_stream(config, bench.loader.dataset)
-            method.require_learnable(stream.sizes)
+            if config.stream == "tasks":
+                method.require_learnable(stream.sizes)
         except DafuseError:
             folder.discard_if_empty()
             raise
@@ -98,13 +95,14 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
         folder.certify(sources, resumed=done is not None)
         if done is not None:
             method.load_state({k: t.to(trainer.device) for k, t in done.state.items()})
-            progress.say(f"going on with task {done.task + 2} of {len(stream)} in {folder.path}")
+            progress.say(f"going on with {step} {done.task + 2} of {len(stream)} in {folder.path}")
         folder.event("resume" if done else "start", task=len(matrix), versions=versions())
 
         for task in list(stream)[len(matrix) :]:
             trainer.begin_task()
-            progress.say(f"task {task.number}/{len(stream)}: {', '.join(task.class_names)}")
-            diagnosis = method.learn(task)
+            new = ", ".join(task.class_names) or "no new class"
+            progress.say(f"{step} {task.number}/{len(stream)}: {new}")
+            diagnosis = learn_or_observe(method, trainer, task, config)
             evaluation = evaluate(method, trainer, stream.tests_until(task), task.seen)
             matrix.add(evaluation.correct, evaluation.total)
             _record(results, task, len(stream), trainer, method, evaluation, diagnosis)

@@ -13,7 +13,7 @@ from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Task
 from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch, seconds
-from dafuse.engine.run import make_stream
+from dafuse.engine.streams import make_stream
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.methods.registry import find_method
 from dafuse.vit.load import build_backbone

@@ -14,7 +14,8 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.folder import RunFolder
 from dafuse.engine.provenance import provenance
-from dafuse.engine.run import Bench, make_stream
+from dafuse.engine.run import Bench
+from dafuse.engine.streams import make_stream
 from dafuse.engine.tape import Tape, require_same_inputs
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -79,7 +80,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
     stream = make_stream(config, bench.loader.dataset)
     record = _record_of(config)
     _require_record(record, len(stream))
-    with RunFolder(config.folder()).open(asdict(config), config.hash()) as folder:
+    with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
         path = folder.path / FILE
         fabric = launch(config.device, "fp32", config.deterministic)
         trainer = Trainer(bench.vit, bench.loader, fabric, config.seed, progress)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -192,7 +192,7 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
             took.setdefault(_kind(found.config, device), []).append(found.seconds)
     here = _device_here(planned[0].config)
     for each in planned:
-        begun, known = each.found(), took.get(_kind(asdict(each.config), here))
+        begun, known = each.found(), took.get(_kind(each.config.asked(), here))
         if begun is not None:
             done, total = len(begun.matrix), begun.results["tasks_total"]
             yield begun.seconds / done * (total - done)
@@ -205,7 +205,7 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
 def _kind(config: dict[str, Any], device: str) -> str:
     """Runs of one kind take about the same time."""
     chip = device if device.startswith("cuda") else device.partition(" ")[0]  # whatever threads
-    same = [config.get(key) for key in ("data", "backbone", "increment", "precision")]
+    same = [config.get(key) for key in ("data", "backbone", "increment", "stream", "precision")]
     own = [config["method"].get(key) for key in ("name", "epochs", "batch_size", "align_epochs")]
     return json.dumps([chip, *same, *own, config.get("replay") is not None], sort_keys=True)
 

@@ -38,3 +38,18 @@ def prototypes(feats_ND: Tensor, labels_N: Tensor, first: int, classes: int) -> 
     """Mean feature of each of the classes first .. first + classes - 1 (paper, App. B)."""
     one_hot_CN = F.one_hot(labels_N - first, classes).T.to(feats_ND.dtype)
     return one_hot_CN @ feats_ND / one_hot_CN.sum(1, keepdim=True)
+
+
+def class_sums(feats_ND: Tensor, labels_N: Tensor, classes: int) -> Tensor:
+    """Sum of the features of each of the classes 0 .. classes - 1, in float64.
+
+    As a row of the classifier a sum is as good as a mean, since only its direction counts; it needs
+    no number of images, and whatever comes later is added to it.
+    """
+    exact = exact_dtype(feats_ND.device)
+    return F.one_hot(labels_N, classes).T.to(exact) @ feats_ND.to(exact)
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """Of sums over images: float64, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from dafuse.heads.cosine import exact_dtype
+
 KINDS = ("full", "diagonal", "low_rank")
 JITTER = 1e-4  # added to every variance: the covariance of few images is singular
 ENOUGH = 10  # images with which a class no longer borrows from the others' covariance
@@ -45,7 +47,7 @@ class ClassMemory:
         A class of one image has no covariance of its own and borrows the mean one of the classes
         learned with it, or else of all classes known so far.
         """
-        exact = _exact(feats_ND.device)
+        exact = exact_dtype(feats_ND.device)
         grouped = [feats_ND[labels_N == first + c].to(exact) for c in range(classes)]
         means = torch.stack([f.mean(0) for f in grouped])
         own = {c: torch.cov(f.T) for c, f in enumerate(grouped) if len(f) > 1}
@@ -62,7 +64,7 @@ class ClassMemory:
         Mean and covariance become those of all images together: with the sums of squares about
         the means, S = S₁ + S₂ + (n₁ n₂ / n) δδᵀ, where δ is the distance of the two means.
         """
-        feats_ND, more = feats_ND.to(_exact(feats_ND.device)), len(feats_ND)
+        feats_ND, more = feats_ND.to(exact_dtype(feats_ND.device)), len(feats_ND)
         mean_D, total = self.tensors["mean"][row].to(feats_ND), images + more
         apart_D = feats_ND.mean(0) - mean_D
         centred_ND = feats_ND - feats_ND.mean(0)
@@ -133,7 +135,7 @@ class ClassMemory:
     def _covariance(self, row: int) -> Tensor:
         """[D, D] of one class, as it was before the jitter; float64 where the device has it."""
         device = self.tensors["mean"].device
-        covariance_DD = self.keeping([row]).sampler(device, _exact(device)).covariance()[0]
+        covariance_DD = self.keeping([row]).sampler(device, exact_dtype(device)).covariance()[0]
         covariance_DD.diagonal().sub_(self.jitter)
         return covariance_DD
 
@@ -143,7 +145,7 @@ class ClassMemory:
         if any(freedom):
             parts = (self._covariance(row) * n for row, n in enumerate(freedom) if n)
             return sum(parts, start=torch.zeros(())) / sum(freedom)
-        means_CD = self.tensors["mean"].to(_exact(self.tensors["mean"].device))
+        means_CD = self.tensors["mean"].to(exact_dtype(self.tensors["mean"].device))
         return torch.diag(means_CD.var(0, correction=0))
 
     def _replace(self, row: int, new: dict[str, Tensor]) -> None:
@@ -205,7 +207,3 @@ class Sampler:
         if self.deviation_CD is not None:
             total = total + torch.diag_embed(self.deviation_CD.square())
         return total
-
-
-def _exact(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64

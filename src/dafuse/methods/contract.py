@@ -112,7 +112,9 @@ class Trainer(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class Method(ABC):
-    """A way to learn a stream of tasks. Construct it, then `learn` each task in turn.
+    """A way to learn a stream. Construct it, then `learn` each task in turn.
+
+    A method that `observes` learns a stream without tasks, too: `observe` each of its batches.
 
     Hyper-parameters are the fields of the class: they are the command line and the recipe's
     schema. Inference is pure: `logits` changes nothing, and what it says of an image
@@ -126,6 +128,7 @@ class Method(ABC):
     keeps_images: ClassVar[bool] = False
     passes: ClassVar[str] = "1"  # through the network for a prediction after task t: "1", "t + 1"
     trains_once: ClassVar[bool] = False  # in the first task alone; then it measures features
+    observes: ClassVar[bool] = False  # any batch at any time: it learns streams without tasks
     assumes: ClassVar[str] = "nothing about the future"
     # options that training does not depend on, of a method whose training can be `recorded`
     after_training: ClassVar[frozenset[str]] = frozenset()
@@ -139,6 +142,15 @@ class Method(ABC):
     @abstractmethod
     def learn(self, task: Task) -> dict[str, Any]:
         """Learn the task's classes from its training images; returns a diagnosis to record."""
+
+    def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
+        """Learn from a batch of any size, known and new classes mixed; it does not come again.
+
+        Images are on the device, under the test transform. Labels count classes by their first
+        appearance in the stream: after the batch, those seen are 0 .. k - 1. So are they after
+        each of the batches before, and `logits` scores them all.
+        """
+        raise TypeError(f"{type(self).__name__} learns task by task: it does not observe batches")
 
     @abstractmethod
     def logits(self, images_B3SS: Tensor) -> Tensor:

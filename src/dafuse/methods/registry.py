@@ -48,6 +48,16 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def require_observes(name: str, stream: str) -> None:
+    """Refuse a stream without tasks for a method that learns task by task."""
+    if not find_method(name).observes:
+        able = ", ".join(other for other, method in METHODS.items() if method.observes)
+        raise DafuseError(
+            f"{name} learns task by task and cannot observe the stream {stream!r}; "
+            f"methods that can: {able}"
+        )
+
+
 def check_options(name: str, options: dict[str, Any]) -> None:
     """Whether a method could be made of these, all of its options, as far as that can be told."""
     method = object.__new__(find_method(name))

@@ -2,6 +2,9 @@
 
 Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models", arXiv 2303.07338.
 Deterministic up to numerics, so it proves weights, transforms, class order and metric.
+
+What is kept of a class is the sum of its features, which has the direction of their mean: so images
+may come in any batches and any order, of known and of new classes.
 """
 
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dafuse.data.stream import Task
-from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.heads.cosine import class_sums, cosine_logits, exact_dtype
 from dafuse.methods.contract import Method
 
 
@@ -23,22 +26,37 @@ class SimpleCIL(Method):
     summary = "frozen network, class means as prototypes, no training"
     paper = "https://arxiv.org/abs/2303.07338"
     keeps = "a row for each class"
+    observes = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rows_CD = torch.zeros(0, self.trainer.vit.width, device=self.trainer.device)
+        self.rows_CD = self._exact(torch.zeros(0, self.trainer.vit.width))
 
     def learn(self, task: Task) -> dict[str, Any]:
         feats_ND, labels_N = self.trainer.features(task.train, attached=None)
-        new_CD = prototypes(feats_ND, labels_N, task.first, task.size)
-        self.rows_CD = torch.cat([self.rows_CD, new_CD])
+        self._add(feats_ND, labels_N)
         return {}
 
+    @torch.no_grad()
+    def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
+        self._add(self.trainer.encode(images_B3SS, attached=None), labels_B)
+
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return cosine_logits(self.trainer.encode(images_B3SS, attached=None), self.rows_CD)
+        feats_BD = self.trainer.encode(images_B3SS, attached=None)
+        return cosine_logits(feats_BD, self.rows_CD.to(feats_BD.dtype))
 
     def state(self) -> dict[str, Tensor]:
         return {"classifier/rows": self.rows_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.rows_CD = state["classifier/rows"]
+        self.rows_CD = self._exact(state["classifier/rows"])
+
+    def _add(self, feats_ND: Tensor, labels_N: Tensor) -> None:
+        known = len(self.rows_CD)
+        sums_CD = class_sums(feats_ND, labels_N, max(known, int(labels_N.max()) + 1))
+        sums_CD[:known] += self.rows_CD
+        self.rows_CD = sums_CD
+
+    def _exact(self, rows_CD: Tensor) -> Tensor:
+        device = self.trainer.device
+        return rows_CD.to(device, exact_dtype(device))

@@ -35,10 +35,11 @@ def accuracy_curves(runs: Iterable[RunResult]) -> str:
         return ""  # points make no curve
     with canvas(5.9, 3.4) as figure:
         ends = _draw_curves(figure, groups, label_size=9)
+        unit = "classes" if over_classes(groups) else "points"
         told = "; ".join(
-            f"{name} ends at {_percent(value)} % with {seen} classes" for name, value, seen in ends
+            f"{name} ends at {_percent(value)} % with {seen} {unit}" for name, value, seen in ends
         )
-        return svg(figure, f"Accuracy over the number of seen classes: {told}.")
+        return svg(figure, f"Accuracy over the number of seen {unit}: {told}.")
 
 
 def curve_png(
@@ -54,14 +55,21 @@ def curve_png(
     write_atomically(path, picture)
 
 
+def over_classes(groups: list[Group]) -> bool:
+    """Whether classes come with each task; in streams without tasks a point may have none."""
+    return all(run.stream == "tasks" for group in groups for run in group.runs)
+
+
 def _draw_curves(
     figure: "Figure", groups: list[Group], label_size: float
 ) -> list[tuple[str, float, int]]:
     """Draws a line per group; gives each one's name, last accuracy and number of classes."""
     axes = figure.subplots()
     ends, lines, lowest, highest = [], [], 100.0, 0.0
+    by_classes = over_classes(groups)
     for number, group in enumerate(groups):
-        seen = group.runs[0].seen_classes
+        first = group.runs[0]
+        seen = first.seen_classes if by_classes else list(range(1, len(first.matrix) + 1))
         curves = np.array([run.curve for run in group.runs])
         mean = curves.mean(axis=0)
         colour = PALETTE[number % len(PALETTE)]
@@ -80,7 +88,7 @@ def _draw_curves(
     bottom, top = 10 * np.floor((lowest - 3) / 10), 10 * np.ceil((highest + 2) / 10)
     axes.set_ylim(max(bottom, 0.0), min(max(top, bottom + 10), 100.0))
     axes.set_xlim(0, max(seen for _, _, seen in ends))
-    axes.set_xlabel("seen classes")
+    axes.set_xlabel("seen classes" if by_classes else "point of evaluation")
     axes.set_ylabel("accuracy (%)")
     count_in_whole(axes.xaxis)
     if len(groups) > 1:
@@ -145,12 +153,13 @@ def accuracy_matrix(run: RunResult) -> str:
             write_in_cells(axes, values, (low + high) / 2)
         tasks = list(range(1, len(values) + 1))
         number_cells(axes, tasks, tasks)
-        axes.set_xlabel("tested on task")
-        axes.set_ylabel("after learning task")
+        in_tasks = run.step == "task"
+        axes.set_xlabel("tested on task" if in_tasks else "tested on classes new at point")
+        axes.set_ylabel("after learning task" if in_tasks else "at point")
         return svg(
             figure,
-            f"Accuracy matrix of {len(values)} tasks: each task's accuracy after each later task, "
-            f"from {np.nanmin(values):.1f} % to {np.nanmax(values):.1f} %.",
+            f"Accuracy matrix of {len(values)} {run.step}s: the accuracy of each after each later "
+            f"one, from {np.nanmin(values):.1f} % to {np.nanmax(values):.1f} %.",
         )
 
 

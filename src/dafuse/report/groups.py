@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dafuse.engine.config import NOT_IN_HASH, flatten
+from dafuse.engine.config import NOT_IN_HASH, STREAM_OPTIONS, flatten
 from dafuse.report.runs import RunResult
 
 
@@ -81,7 +81,7 @@ def _name(
     """The method's name, and those settings in which it differs from what it is compared with.
 
     What is at its default goes without saying, and so does what most of the runs share beside
-    method, data and backbone.
+    method, data and backbone. A stream without tasks is always named.
     """
     differences = []
     for key, value in options.items():
@@ -91,6 +91,11 @@ def _name(
             peers = [
                 other for other in everything if key == kind or other.get(kind) == options.get(kind)
             ]
+        elif key in STREAM_OPTIONS:
+            peers = [other for other in everything if other["stream"] == options["stream"]]
+        if key == "stream":
+            differences += [] if value == "tasks" else [value]
+            continue
         if key == "method.name" or all(other.get(key) == value for other in peers):
             continue
         if key in defaults and defaults[key] == value:
@@ -109,7 +114,8 @@ def _name(
 def options_of(run: RunResult) -> dict[str, Any]:
     """All of the config but the seed and what cannot change a result."""
     ignored = ("seed", *NOT_IN_HASH)
-    return {key: value for key, value in flatten(run.config).items() if key not in ignored}
+    told = {**flatten(run.config), "stream": run.stream}
+    return {key: value for key, value in told.items() if key not in ignored}
 
 
 def differing_options(runs: Iterable[RunResult]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from dafuse.report.groups import changed_options
 from dafuse.report.measures import COLUMNS, measures
 from dafuse.report.runs import RunResult
-from dafuse.report.setting import Recipe, command_of, data_name, named, setting
+from dafuse.report.setting import Recipe, command_of, data_name, named, setting, stream_name
 from dafuse.report.tables import UNKNOWN, Cell, markdown_rows, show
 
 NUMBERS = (
@@ -67,7 +67,7 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) 
     expected = next((r.expected for r in matching if _is_way(run, r.expected)), {})
     return [
         named(run.method, changed_options(run)) + way,
-        data_name(run.config["data"]),
+        ", ".join(filter(None, [data_name(run.config["data"]), stream_name(run)])),
         str(setting(run, "backbone")),
         str(setting(run, "increment")),
         str(run.seed),

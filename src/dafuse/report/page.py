@@ -15,6 +15,7 @@ from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
 from dafuse.report.section import html_figure, html_table, mark_of, run_section, with_deviation
+from dafuse.report.setting import stream_name
 from dafuse.report.sweep import sweep, swept_option
 
 
@@ -100,7 +101,10 @@ def _lead(runs: list[RunResult]) -> str:
     """What the runs have in common."""
     classes = {len(run.results["classes"]) for run in runs}
     shared = [f"{count} classes" for count in classes if len(classes) == 1]
-    for key in ("increment", "backbone", "precision"):
+    streams = {stream_name(run) for run in runs}
+    shared += sorted(streams - {""}) if len(streams) == 1 else []
+    tasks = ["increment"] if streams == {""} else []
+    for key in (*tasks, "backbone", "precision"):
         values = {str(flatten(run.config).get(key)) for run in runs}
         if len(values) == 1 and values != {"None"}:
             value = values.pop()
@@ -138,7 +142,7 @@ def _tiles(table: tables.Table) -> str:
         keys = ("final", "average", "stability", "plasticity", "forgetting", "kept_bytes")
         named = {
             "final": "Final accuracy (%)",
-            "average": "Average accuracy (%)",
+            "average": "Area under the curve (%)" if row.taskless else "Average accuracy (%)",
             "kept_bytes": "Kept beside the backbone",
         }
         return "\n".join(
@@ -149,6 +153,7 @@ def _tiles(table: tables.Table) -> str:
     return "\n".join(
         f'<div class="tile"><span class="name">{escape(row.name)}</span>'
         f"<b>{shown(row, 'final')}</b>"
-        f"<span>final accuracy (%)<br>average {shown(row, 'average')}</span></div>"
+        f"<span>final accuracy (%)<br>{'area' if row.taskless else 'average'} "
+        f"{shown(row, 'average')}</span></div>"
         for row in table.rows
     )

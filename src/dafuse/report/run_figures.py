@@ -5,7 +5,8 @@ import numpy as np
 from dafuse.report.drawing import INK, PALETTE, canvas, count_in_whole, heat_map, number_cells, svg
 from dafuse.report.runs import RunResult
 
-PHASES = ("train", "fisher", "fuse", "statistics", "align", "evaluate")  # in the order of a task
+# in the order of a task
+PHASES = ("train", "fisher", "fuse", "statistics", "align", "observe", "evaluate")
 
 
 def beta_per_layer(run: RunResult) -> str:

@@ -65,6 +65,16 @@ class RunResult:
         return self.config.get("seed")
 
     @property
+    def stream(self) -> str:
+        """How its images came: in tasks, or in a stream without them."""
+        return self.config.get("stream", "tasks")
+
+    @property
+    def step(self) -> str:
+        """What it is tested after: each task, or each point of a stream without tasks."""
+        return "task" if self.stream == "tasks" else "point"
+
+    @property
     def tasks(self) -> list[dict[str, Any]]:
         """The finished tasks: seconds, images, bytes kept, loss and diagnosis of each."""
         return self.results["tasks"]
@@ -73,7 +83,7 @@ class RunResult:
     def mark(self) -> str:
         """Says how far a run is that is not at its end, e.g. "3 of 20 tasks"."""
         done, total = len(self.matrix), self.results["tasks_total"]
-        return f"{done} of {total} tasks" if done < total else ""
+        return f"{done} of {total} {self.step}s" if done < total else ""
 
     @property
     def seen_classes(self) -> list[int]:

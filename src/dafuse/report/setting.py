@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dafuse.data.registry import DATASETS, with_defaults
-from dafuse.engine.config import NOT_IN_HASH, RunConfig
+from dafuse.engine.config import NOT_IN_HASH, STREAM_OPTIONS, RunConfig
 from dafuse.report.groups import changed_options
 from dafuse.report.runs import RunResult
 
-COMPARED = ("backbone", "normalize", "increment", "order", "seed")  # beside method and data
+COMPARED = (  # beside method and data
+    *("backbone", "normalize", "increment", "order", "seed"),
+    *("stream", *STREAM_OPTIONS),
+)
 PLACES = ("root", "file")  # options of data that say where it lies
 USUAL = RunConfig()
 
@@ -61,6 +64,14 @@ def data_name(data: dict[str, Any]) -> str:
     places = [Path(str(changed.pop(key))).name for key in PLACES if key in changed]
     own = f" {places[0]}" if places and data["name"] in ("folder", "table", "arrays") else ""
     return named(data["name"] + own, changed)
+
+
+def stream_name(run: RunResult) -> str:
+    """The kind of a stream without tasks and its changed options; "" of a run in tasks."""
+    changed = {
+        key: setting(run, key) for key in STREAM_OPTIONS if setting(run, key) != getattr(USUAL, key)
+    }
+    return "" if run.stream == "tasks" else named(f"{run.stream} stream", changed)
 
 
 def named(name: str, options: dict[str, Any]) -> str:

@@ -33,6 +33,7 @@ class Row:
     seeds: int
     tasks: int
     tasks_total: int
+    taskless: bool  # a stream without tasks: its average is the area under its curve
     cells: dict[str, Cell]
 
 
@@ -54,6 +55,7 @@ def _row(group: Group) -> Row:
         len({run.seed for run in group.runs}),
         len(first.matrix),
         first.results["tasks_total"],
+        first.stream != "tasks",
         {key: _cell([value[key] for value in values]) for key in COLUMNS},
     )
 
