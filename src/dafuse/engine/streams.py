@@ -33,7 +33,7 @@ def require_possible(config: RunConfig) -> None:
         if value is not None and not least <= value <= most:
             raise DafuseError(f"{name} must be from {least} to {most}, not {value}")
     if config.stream != "tasks":
-        require_observes(config.method["name"], config.stream)
+        require_observes(config.method["name"], config.stream, config.method)
 
 
 def make_stream(config: RunConfig, dataset: Dataset) -> Stream:

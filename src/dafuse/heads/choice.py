@@ -34,7 +34,7 @@ class Choice:
     penalty: float
     temperature: float
     left_out: int  # images it was tried on; 0: the penalty is the usual one
-    accuracy: float  # share of them that is right
+    accuracy: float  # share of them that is right; 0 where there are none
 
 
 def choose(
@@ -47,10 +47,10 @@ def choose(
     """The head to use, by exact leave-one-out over these images of the sums.
 
     Unless the penalty is given, penalties around the usual one of each kind are tried, and where
-    there are several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose accuracy is within one standard error of the best, the
-    choice is the one nearest to the usual, the first kind before others: few images say little.
-    Where no class has two images nothing can be left out, and the usual penalty, which is large
-    then, is taken.
+    there are several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose
+    accuracy is within one standard error of the best, the choice is the one nearest to the usual,
+    the first kind before others: few images say little. Where no class has two images nothing can
+    be left out, and the usual penalty, which is large then, is taken.
     """
     systems = {kind: System(sums, kind) for kind in kinds}
     usual = {kind: penalty or usual_penalty(kind, sums.images, sums.width) for kind in kinds}
@@ -58,7 +58,7 @@ def choose(
     if not len(labels_N) or sums.classes < 2:
         kind = kinds[0]
         head = systems[kind].head(usual[kind])
-        return Choice(kind, usual[kind], _plain_temperature(sums, head), 0, math.nan), head
+        return Choice(kind, usual[kind], _plain_temperature(sums, head), 0, 0.0), head
     tried: list[tuple[float, int, Choice]] = []  # distance from the usual, order of kinds, choice
     for order, kind in enumerate(kinds):
         factors = FACTORS if systems[kind].every_penalty_at_once else FACTORS[1::2]
@@ -84,11 +84,14 @@ def choose(
 def best_temperature(scores_NC: np.ndarray, labels_N: np.ndarray) -> float:
     """T of the least mean cross-entropy of softmax(scores / T).
 
-    The loss is convex in 1 / T; bisection finds where its derivative is zero.
+    Where all of N images are right, as if one of N + 2 were not, so that it stays finite. The loss
+    is convex in 1 / T; bisection finds where its derivative is zero.
     """
     spread = float(scores_NC.std()) or 1.0
     scores = (scores_NC - scores_NC.max(1, keepdims=True)) / spread
     own = scores[np.arange(len(labels_N)), labels_N]
+    others = (scores.sum(1) - own) / max(1, scores.shape[1] - 1)
+    own = own + (others - own) / (len(labels_N) + 2)
     low, high = 1e-3, 1e3
     for _ in range(40):
         middle = (low * high) ** 0.5

@@ -152,6 +152,11 @@ class Method(ABC):
         """
         raise TypeError(f"{type(self).__name__} learns task by task: it does not observe batches")
 
+    @classmethod
+    def needs_tasks(cls, options: dict[str, Any]) -> str:
+        """Why the method cannot observe, with these options, in words; nothing where it can."""
+        return "" if cls.observes else "learns task by task"
+
     @abstractmethod
     def logits(self, images_B3SS: Tensor) -> Tensor:
         """Scores [B, seen classes] of images already on the device."""
@@ -162,7 +167,11 @@ class Method(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Everything that must persist between tasks, and nothing else."""
+        """Everything that must persist between tasks, and nothing else.
+
+        What was observed may be rounded to the precision it is kept in: a run asks for the state
+        at every point of evaluation, whether it is stopped there or not.
+        """
 
     @abstractmethod
     def load_state(self, state: dict[str, Tensor]) -> None:

@@ -68,6 +68,7 @@ class LIFT(Method):
     paper = "https://arxiv.org/abs/2307.02251"
     keeps = "a count, a mean and a row for each class, one scatter for all; adapters where tuned"
     trains_once = True
+    observes = True
 
     features: Literal["last", "top", "all", "moments"] = "moments"
     width: int = 0
@@ -100,9 +101,10 @@ class LIFT(Method):
         else:
             self.sums = classwise(self.lift.width, self.rank, nowhere)
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
-        self.choice = Choice(KINDS[0], math.nan, 1.0, 0, math.nan)
+        self.choice = Choice(KINDS[0], 0.0, 1.0, 0, 0.0)
         self.weights_CM = torch.zeros(0, self.lift.width, device=device)
         self.bias_C = torch.zeros(0, device=device)
+        self.resting = at_rest(self.sums, self.precision)  # what outlives a lesson of the sums
         self._settled = True  # the classifier is that of the sums
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -122,6 +124,11 @@ class LIFT(Method):
         """Add a batch to the sums; the classifier follows when it is asked for."""
         self.sums.add(self._hidden(images_B3SS), labels_B)
         self._settled = False
+
+    @classmethod
+    def needs_tasks(cls, options: dict[str, Any]) -> str:
+        tunes = options.get("tune", "none") != "none"
+        return "trains adapters in tasks (--method.tune)" if tunes else ""
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         self._settle_if_needed()
@@ -155,7 +162,8 @@ class LIFT(Method):
 
     def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
         """Round the sums to the precision they rest in, then solve: a resumed run does the same."""
-        awake(self.sums, at_rest(self.sums, self.precision))
+        self.resting = at_rest(self.sums, self.precision)
+        awake(self.sums, self.resting)
         kinds: tuple[Kind, ...] = ("ridge", "lda") if self.head == "auto" else (self.head,)
         self.choice, found = choose(self.sums, hidden_NM, labels_N, kinds, self.penalty)
         check_finite(found.weights_MC, "the weights of the classifier")
@@ -175,7 +183,7 @@ class LIFT(Method):
         choice = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
         return {
             **({} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())),
-            **packed("statistics/sums", at_rest(self.sums, self.precision)),
+            **packed("statistics/sums", self.resting),
             "classifier/weights": self.weights_CM,
             "classifier/bias": self.bias_C,
             "classifier/choice": choice,
@@ -184,7 +192,8 @@ class LIFT(Method):
     def load_state(self, state: dict[str, Tensor]) -> None:
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
-        awake(self.sums, unpacked(state, "statistics/sums"))
+        self.resting = unpacked(state, "statistics/sums")
+        awake(self.sums, self.resting)
         self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
         kind, penalty, temperature, left_out, accuracy = state["classifier/choice"].tolist()
         self.choice = Choice(KINDS[int(kind)], penalty, temperature, int(left_out), accuracy)

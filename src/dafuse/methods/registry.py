@@ -48,13 +48,12 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def require_observes(name: str, stream: str) -> None:
+def require_observes(name: str, stream: str, options: dict[str, Any] | None = None) -> None:
     """Refuse a stream without tasks for a method that learns task by task."""
-    if not find_method(name).observes:
+    if why := find_method(name).needs_tasks(options or {}):
         able = ", ".join(other for other, method in METHODS.items() if method.observes)
         raise DafuseError(
-            f"{name} learns task by task and cannot observe the stream {stream!r}; "
-            f"methods that can: {able}"
+            f"{name} {why} and cannot observe the stream {stream!r}; methods that can: {able}"
         )
 
 
