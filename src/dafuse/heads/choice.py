@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,7 +60,8 @@ def choose(
         kind = kinds[0]
         head = systems[kind].head(usual[kind])
         return Choice(kind, usual[kind], _plain_temperature(sums, head), 0, 0.0), head
-    tried: list[tuple[float, int, Choice]] = []  # distance from the usual, order of kinds, choice
+    labels = to_numpy(labels_N)
+    tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
         factors = FACTORS if systems[kind].every_penalty_at_once else FACTORS[1::2]
         factors = factors if penalty is None else (1.0,)
@@ -69,16 +71,25 @@ def choose(
             penalties, far = [*penalties, NEAREST], [*far, math.inf]
         found = systems[kind].left_out(hidden_NM, labels_N, penalties)
         for each, distance, scores_NC in zip(penalties, far, found, strict=True):
-            scores, labels = to_numpy(scores_NC), to_numpy(labels_N)
+            scores = to_numpy(scores_NC)
             accuracy = float((scores.argmax(1) == labels).mean())
-            temperature = best_temperature(scores, labels)
-            choice = Choice(kind, each, temperature, len(labels), accuracy)
-            tried.append((distance, order, choice))
-    best = max(choice.accuracy for *_, choice in tried)
-    error = (best * (1 - best) / len(labels_N)) ** 0.5
-    good = [each for each in tried if each[2].accuracy >= best - error]
-    choice = min(good, key=lambda each: each[:2])[2]
-    return choice, systems[choice.kind].head(choice.penalty)
+            tried.append(_Tried(distance, order, kind, each, accuracy, scores))
+    best = max(each.accuracy for each in tried)
+    error = (best * (1 - best) / len(labels)) ** 0.5
+    good = [each for each in tried if each.accuracy >= best - error]
+    taken = min(good, key=lambda each: (each.distance, each.order))
+    temperature = best_temperature(taken.scores_NC, labels)
+    choice = Choice(taken.kind, taken.penalty, temperature, len(labels), taken.accuracy)
+    return choice, systems[taken.kind].head(taken.penalty)
+
+
+class _Tried(NamedTuple):
+    distance: float  # from the usual penalty
+    order: int  # of its kind among the kinds
+    kind: Kind
+    penalty: float
+    accuracy: float
+    scores_NC: np.ndarray  # of images left out
 
 
 def best_temperature(scores_NC: np.ndarray, labels_N: np.ndarray) -> float:

@@ -42,6 +42,7 @@ from dafuse.heads.sums import ClassSums
 
 Kind = Literal["ridge", "lda"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+SPAN_PAYS = 1 / 3  # eigenvectors of more rows take longer than a few Cholesky factors
 IN_SPAN = 1e-9  # a share of a vector's square that is rounding, not a part of it
 
 
@@ -70,7 +71,7 @@ class System:
         self.centred_CM = sums.means_CM - self.centre_M
         self.between = self.images / self.classes if kind == "ridge" else 0.0  # b
         rows = sums.scatter.rows()
-        if rows is not None and len(rows) + self.classes < sums.width:
+        if rows is not None and len(rows) + self.classes < SPAN_PAYS * sums.width:
             scaled_CM = self.between**0.5 * self.centred_CM
             spanning = library(rows).concatenate([rows, scaled_CM]) if self.between else rows
             self._inverse: _InTheSpan | _Square = _InTheSpan(spanning)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, exact, from_numpy, library
+from dafuse.heads.arrays import Array, exact, library, zeros
 from dafuse.heads.sums import ClassSums, ClasswiseScatter, PooledScatter
 
 Precision = Literal["float16", "float32", "float64"]
@@ -32,8 +32,7 @@ def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
         factor_KM = sums.scatter.factor()
         scale_M = _scale(factor_KM**2)
         found["scale"] = _cast(scale_M, means)
-        rows, columns = _upper(len(factor_KM), sums.width)
-        found["factor"] = _cast((factor_KM / scale_M)[rows, columns], precision)
+        found["factor"] = _cast((factor_KM / scale_M)[_upper(factor_KM)], precision)
     return found
 
 
@@ -46,16 +45,14 @@ def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
         sums.scatter.rest_CM = (exact(resting["rest"]) * scale_M) ** 2
     elif isinstance(sums.scatter, PooledScatter):
         packed, width = exact(resting["factor"]), len(scale_M)
-        rows, columns = _upper(_height(len(packed), width), width)
-        height = int(rows.max(initial=-1)) + 1
-        factor_KM = exact(from_numpy(np.zeros((height, width)), packed))
-        factor_KM[rows, columns] = packed
+        factor_KM = zeros(packed, _height(len(packed), width), width)
+        factor_KM[_upper(factor_KM)] = packed
         sums.scatter.set_factor(factor_KM * scale_M)
 
 
-def _upper(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries of an upper factor that are not zero by nature."""
-    return np.triu_indices(height, 0, width)
+def _upper(factor_KM: Array) -> Array:
+    """Which entries of an upper factor are not zero by nature."""
+    return library(factor_KM).triu(factor_KM == factor_KM)
 
 
 def _height(entries: int, width: int) -> int:
