@@ -56,7 +56,7 @@ def test_compiled_code_that_is_wrong_is_not_believed(monkeypatch: pytest.MonkeyP
 
     def compiled_wrongly(network: ViT) -> Callable[..., torch.Tensor]:
         calls.append(1)
-        return lambda images, attached: network(images, attached) * (2 if len(calls) > 1 else 1)
+        return lambda images, *how: network(images, *how) * (2 if len(calls) > 1 else 1)
 
     monkeypatch.setattr("dafuse.engine.compiled.compiled", compiled_wrongly)
     images = torch.randn(3, 3, 32, 32)
@@ -112,7 +112,7 @@ def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.Mon
     sizes: list[int] = []
 
     def uncompiled(network: ViT) -> Callable[..., torch.Tensor]:
-        return lambda images, attached: (sizes.append(len(images)), network(images, attached))[1]
+        return lambda images, *how: (sizes.append(len(images)), network(images, *how))[1]
 
     monkeypatch.setattr("dafuse.engine.compiled.compiled", uncompiled)
     dataset = small_dataset([5, 5])

@@ -135,13 +135,15 @@ def dafuse(*arguments: str, code: str = "from dafuse.cli import main; main()") -
     )
 
 
-POINTS = {
-    "in midst of a segment": ("dafuse.methods.simplecil", "SimpleCIL.observe", 7),
-    "between a checkpoint's tensors and its record": ("os", "replace", 7),
+WRITING = ("os", "replace", 7)  # between a checkpoint's tensors and its record
+OBSERVING = {
+    "simplecil": ("dafuse.methods.simplecil", "SimpleCIL.observe", 7),
+    "lift": ("dafuse.methods.lift", "LIFT.observe", 7),
 }
 
 
-def test_killed_in_a_stream_it_resumes_bit_identically(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", OBSERVING)
+def test_killed_in_a_stream_it_resumes_bit_identically(method: str, tmp_path: Path) -> None:
     file, dataset = tmp_path / "small.npz", small_dataset(COUNTS)
     np.savez(
         file,
@@ -152,7 +154,7 @@ def test_killed_in_a_stream_it_resumes_bit_identically(tmp_path: Path) -> None:
     )
 
     def command(out: Path) -> list[str]:
-        shared = ["run", "--data", str(file), "--method", "simplecil", "--device", "cpu"]
+        shared = ["run", "--data", str(file), "--method", method, "--device", "cpu"]
         return [*shared, "--stream=repeated", "--points=4", "--observed_batch=3", f"--out={out}"]
 
     def outcome(out: Path) -> tuple[bytes, dict[str, Any]]:
@@ -162,7 +164,7 @@ def test_killed_in_a_stream_it_resumes_bit_identically(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     done = dafuse(*command(whole))
     assert done.returncode == 0, done.stderr
-    for number, (module, path, count) in enumerate(POINTS.values()):
+    for number, (module, path, count) in enumerate([OBSERVING[method], WRITING]):
         out = tmp_path / str(number)
         killed = dafuse(module, path, str(count), *command(out), code=SUICIDE)
         assert killed.returncode == -signal.SIGKILL, killed.stderr

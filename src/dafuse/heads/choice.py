@@ -12,7 +12,7 @@ from dafuse.heads.closed_form import Kind, Linear, System
 from dafuse.heads.sums import ClassSums
 
 FACTORS = tuple(10 ** (power / 2) for power in range(-3, 4))  # of the usual penalty
-NEAREST = 1e6  # LDA's penalty that makes it the nearest class mean
+NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest mean
 TRIED_ON = 1000  # images that a penalty is tried on
 
 
@@ -50,11 +50,13 @@ def choose(
     Unless the penalty is given, penalties around the usual one of each kind are tried, and where
     there are several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose
     accuracy is within one standard error of the best, the choice is the one nearest to the usual,
-    the first kind before others: few images say little. Where no class has two images nothing can
-    be left out, and the usual penalty, which is large then, is taken.
+    the first kind before others: few images say little. Without images, the usual penalty is taken;
+    where no class has two of them, so that nothing can be left out, `NEAREST`.
     """
     systems = {kind: System(sums, kind) for kind in kinds}
-    usual = {kind: penalty or usual_penalty(kind, sums.images, sums.width) for kind in kinds}
+    single = float(sums.counts_C.max()) < 2
+    given = penalty or (NEAREST if single else None)
+    usual = {kind: given or usual_penalty(kind, sums.images, sums.width) for kind in kinds}
     hidden_NM, labels_N = _some(hidden_NM, labels_N, countable(sums, labels_N))
     if not len(labels_N) or sums.classes < 2:
         kind = kinds[0]

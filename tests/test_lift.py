@@ -1,0 +1,140 @@
+"""lift beyond the contract: order, bytes, adapters and what a killed run finds again."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import SUICIDE, clean_environment, small_dataset, small_stream, small_trainer
+from dafuse.data.stream import Stream
+from dafuse.engine.training import Trainer
+from dafuse.methods.lift import LIFT
+from dafuse.methods.starts import start_adapter
+
+EXACT: dict[str, Any] = {"penalty": 0.01, "precision": "float64"}
+
+
+def taught(sizes: list[int], **options: Any) -> tuple[LIFT, Stream, Trainer]:
+    dataset = small_dataset([6, 5, 6, 2, 4, 5])
+    trainer, stream = small_trainer(dataset), small_stream(dataset, sizes)
+    method = LIFT(trainer=trainer, **options)
+    for task in stream:
+        method.learn(task)
+    return method, stream, trainer
+
+
+def scores(method: LIFT, stream: Stream, trainer: Trainer) -> torch.Tensor:
+    """Logits of all test images, without their temperature."""
+    with torch.no_grad():
+        found = [method.logits(x) for task in stream for x, _ in trainer.test_batches(task.test)]
+    return torch.cat(found) * method.choice.temperature
+
+
+@pytest.mark.parametrize("options", [{}, {"width": 20}, {"head": "lda"}, {"features": "last"}])
+def test_one_task_or_six_give_one_classifier(options: dict[str, Any]) -> None:
+    together = scores(*taught([6], **EXACT, **options))
+    apart = scores(*taught([1] * 6, **EXACT, **options))
+    assert torch.allclose(apart, together, atol=1e-5 * float(together.abs().max()))
+
+
+def test_half_precision_changes_scores_by_less_than_a_percent() -> None:
+    exact = scores(*taught([2, 2, 2], **EXACT))
+    half = scores(*taught([2, 2, 2], penalty=0.01, precision="float16"))
+    assert (half - exact).abs().max() < 0.01 * exact.abs().max()
+
+
+def kept(width: int, classes: int, rows: int) -> int:
+    """Bytes of the default: a triangle in half precision, float32 means and weights."""
+    factor = 2 * (rows * width - rows * (rows - 1) // 2)
+    means_and_scale = 4 * (classes + 1) * width + 8 * classes
+    classifier = 4 * classes * width + 4 * classes + 5 * 8
+    return factor + means_and_scale + classifier
+
+
+def test_bytes_are_as_the_formula_says() -> None:
+    method, _, trainer = taught([6])
+    width = trainer.vit.width_at("moments")
+    assert sum(method.kept_bytes().values()) == kept(width, 6, min(28, width))
+    wide_network = 27 * 192  # of a network of 12 blocks, 192 wide
+    assert kept(wide_network, 100, wide_network) <= 32e6
+
+
+def test_a_record_of_a_class_is_below_60_kB() -> None:
+    few, *_ = taught([2, 4], keep="classwise", features="all", rank=8)
+    more = few.kept_bytes()
+    width = few.lift.width
+    each = (8 + 1) * 2 * width + 2 * 4 * width + 8 + 4  # directions and rest; mean and weights
+    assert sum(more.values()) == 6 * each + 4 * width + 5 * 8
+    assert (8 + 1) * 2 * 2496 + 4 * 2496 + 8 <= 60e3  # what is kept of it, 13 parts of 192
+
+
+def test_nothing_kept_has_an_entry_for_each_image() -> None:
+    method, *_ = taught([6], features="last")
+    images = 28
+    state = method.state()
+    assert all(images not in tensor.shape for tensor in state.values())
+
+
+def test_the_adapter_in_use_is_the_mean_of_those_trained() -> None:
+    options = {"tune": "each", "tune_tasks": 2, "epochs": 2, "batch_size": 8, "adapter_rank": 4}
+    dataset = small_dataset([6, 5, 6, 2, 4, 5])
+    trainer, stream = small_trainer(dataset), small_stream(dataset, [2, 2, 2])
+    method = LIFT(trainer=trainer, **options)
+    trained: list[dict[str, torch.Tensor]] = []
+    fit = trainer.fit
+
+    def watched(*args: Any, **kwargs: Any) -> None:
+        fit(*args, **kwargs)
+        trained.append(method.adapter.tensors())
+
+    trainer.fit = watched  # type: ignore[method-assign]
+    start = start_adapter(trainer, 0, 4).tensors()
+    for task in stream:
+        method.learn(task)
+    assert len(trained) == 2
+    for name, tensor in method.adapter.tensors().items():
+        assert torch.allclose(tensor, (trained[0][name] + trained[1][name]) / 2, atol=1e-6)
+    assert not torch.equal(method.adapter.tensors()["up.weight"], start["up.weight"])
+
+
+def test_the_diagnosis_tells_what_was_chosen_and_how_well_it_does() -> None:
+    dataset = small_dataset([6, 5, 6, 2, 4, 5])
+    method = LIFT(trainer=small_trainer(dataset), head="auto")
+    found = method.learn(small_stream(dataset, [6])[0])
+    assert found["head"] in ("ridge", "lda")
+    assert found["penalty"] > 0
+    assert found["left_out"]["images"] == 28
+    assert 0 <= found["left_out"]["accuracy"] <= 1
+
+
+def test_killed_while_it_solves_it_goes_on_bit_identically(tmp_path: Path) -> None:
+    file, dataset = tmp_path / "small.npz", small_dataset([5, 4, 5, 3])
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    parts = (dataset.train.items, dataset.train.labels, dataset.test.items, dataset.test.labels)
+    np.savez(file, **dict(zip(names, parts, strict=True)))
+
+    def dafuse(out: Path, *before: str) -> subprocess.CompletedProcess[str]:
+        code = SUICIDE if before else "from dafuse.cli import main; main()"
+        command = ["run", "--data", str(file), "--method", "lift", "--increment", "1"]
+        command += ["--device", "cpu", "--out", str(out)]
+        start = [sys.executable, "-c", code, *before, *command]
+        environment = clean_environment()
+        return subprocess.run(start, env=environment, capture_output=True, text=True, check=False)
+
+    def outcome(out: Path) -> tuple[bytes, list[list[int]]]:
+        (tensors,) = (out / "checkpoints").glob("*.safetensors")
+        return tensors.read_bytes(), json.loads((out / "results.json").read_text())["correct"]
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert dafuse(whole).returncode == 0
+    killed = dafuse(stopped, "dafuse.methods.lift", "choose", "3")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = dafuse(stopped)
+    assert done.returncode == 0, done.stderr
+    assert outcome(stopped) == outcome(whole)
