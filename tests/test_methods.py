@@ -32,6 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "aper": ADAPTER,
     "lift": {**ADAPTER, "width": 16},
     "ranpac": {**ADAPTER, "projection": 32},
+    "layup": {**ADAPTER, "tune": "first"},
     "ssiat": {**ALIGNED, "first_epochs": 2},
     "l2p": EPOCHS,
     "dualprompt": EPOCHS,
@@ -76,6 +77,7 @@ VARIANTS += [
     ("lift", {"features": "last", "width": 3, "precision": "float32"}),
 ]
 VARIANTS += [
+    ("layup", {"blocks": 1}),
     ("ranpac", {**ADAPTER, "projection": 7}),  # fewer dimensions than images
     ("ssiat", {**ALIGNED, "first_epochs": 1, "margin": 0.3, "memory": "diagonal"}),
     ("ssiat", {**ADAPTER, "first_epochs": 1, "align_epochs": 0}),
@@ -287,6 +289,7 @@ OBSERVERS: list[tuple[str, dict[str, Any]]] = [
     ("simplecil", {}),
     ("lift", {**EXACT, "width": 16}),
     ("lift", {**EXACT, "features": "last", "head": "lda"}),
+    ("layup", {"blocks": 2, "penalty": 1.0}),
 ]
 every_observer = pytest.mark.parametrize(("name", "options"), OBSERVERS)
 
