@@ -33,6 +33,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "lift": {**ADAPTER, "width": 16},
     "ranpac": {**ADAPTER, "projection": 32},
     "layup": {**ADAPTER, "tune": "first"},
+    "klda": {"width": 24},
     "ssiat": {**ALIGNED, "first_epochs": 2},
     "l2p": EPOCHS,
     "dualprompt": EPOCHS,
@@ -78,6 +79,7 @@ VARIANTS += [
 ]
 VARIANTS += [
     ("layup", {"blocks": 1}),
+    ("klda", {"width": 200, "gamma": 0.01, "penalty": 1e-3, "precision": "float16"}),
     ("ranpac", {**ADAPTER, "projection": 7}),  # fewer dimensions than images
     ("ssiat", {**ALIGNED, "first_epochs": 1, "margin": 0.3, "memory": "diagonal"}),
     ("ssiat", {**ADAPTER, "first_epochs": 1, "align_epochs": 0}),
@@ -290,6 +292,7 @@ OBSERVERS: list[tuple[str, dict[str, Any]]] = [
     ("lift", {**EXACT, "width": 16}),
     ("lift", {**EXACT, "features": "last", "head": "lda"}),
     ("layup", {"blocks": 2, "penalty": 1.0}),
+    ("klda", {"width": 24, "penalty": 1e-3, "precision": "float64"}),
 ]
 every_observer = pytest.mark.parametrize(("name", "options"), OBSERVERS)
 

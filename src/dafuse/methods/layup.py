@@ -77,9 +77,7 @@ class LayUP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, blocks=(1, math.inf))
-        if self.penalty is not None:
-            check_ranges(self, penalty=(0, math.inf))
+        check_ranges(self, blocks=(1, math.inf), penalty=(0, math.inf))
         vit, device = self.trainer.vit, self.trainer.device
         parts = enumerate(parts_of("all", vit.depth))
         read = [i for i, part in parts if part.what == "cls"][-self.blocks :]
