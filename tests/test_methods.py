@@ -56,6 +56,8 @@ VARIANTS = list(QUICK.items()) + [
         {"fisher_scope": "tensor", "gamma": 0.2, "gamma_consistent": True},
         {"memory": "diagonal", "memory_dtype": "float16", "align_epochs": 0},
         {"memory": "low_rank", "memory_rank": 3, "first_task": "fuse"},
+        {"head": "ridge", "head_width": 8},
+        {"head": "lda", "head_width": 0, "rule": "mean", "memory_dtype": "float16"},
     )
 ]
 VARIANTS += [
@@ -67,6 +69,7 @@ VARIANTS += [
 ]
 VARIANTS += [
     ("daf-retrieval", {**ALIGNED, "first_task": "fuse", "stats_adapter": "task"}),
+    ("daf-retrieval", {**ALIGNED, "head": "ridge", "head_width": 8}),
     ("mos", {**ALIGNED, "memory": "diagonal", "orth": 0.0, "merge": 0.0, "rounds": 0}),
     ("tuna", {**ALIGNED, "predict": "universal", "orth": 0.0, "decay": True}),
     ("tuna", {**ALIGNED, "predict": "released", "memory": "diagonal", "margin": 0.3}),

@@ -65,22 +65,21 @@ class KLDA(Method):
         seed = derive(self.trainer.seed, "fourier")
         self.lift = Fourier(vit.width, self.width, gamma, seed, nowhere)
         sums = pooled(self.width, nowhere)
-        self.solved = ClosedForm(sums, ["lda"], self.penalty, self.precision, device, absolute=True)
+        self.solved = ClosedForm(
+            self.lift, sums, ["lda"], self.penalty, self.precision, device, absolute=True
+        )
 
     def learn(self, task: Task) -> dict[str, Any]:
         feats_ND, labels_N = self.trainer.features(task.train, attached=None)
         check_finite(feats_ND, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
-            return self.solved.learn(self.lift(feats_ND), labels_N)
+            return self.solved.learn(feats_ND, labels_N)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
-        self.solved.observe(self._hidden(images_B3SS), labels_B)
+        self.solved.observe(self.trainer.encode(images_B3SS, attached=None), labels_B)
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return self.solved.scores(self._hidden(images_B3SS))
-
-    def _hidden(self, images_B3SS: Tensor) -> Tensor:
-        return self.lift(self.trainer.encode(images_B3SS, attached=None))
+        return self.solved.scores(self.trainer.encode(images_B3SS, attached=None))
 
     def state(self) -> dict[str, Tensor]:
         return self.solved.state()

@@ -23,7 +23,6 @@ from torch import Tensor
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
 from dafuse.heads.closed_form import KINDS, Kind
-from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.closed_form import ClosedForm
@@ -99,7 +98,7 @@ class LIFT(Method):
         else:
             self.sums = classwise(self.lift.width, self.rank, nowhere)
         kinds: tuple[Kind, ...] = KINDS if self.head == "auto" else (self.head,)
-        self.solved = ClosedForm(self.sums, kinds, self.penalty, self.precision, device)
+        self.solved = ClosedForm(self.lift, self.sums, kinds, self.penalty, self.precision, device)
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -107,14 +106,11 @@ class LIFT(Method):
         feats_NF, labels_N = self._features(task)
         check_finite(feats_NF, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
-            hidden_NM = self.lift(feats_NF)
-            if before_NF is not None:
-                follow(self.sums, self.lift(before_NF), hidden_NM)
-            return self.solved.learn(hidden_NM, labels_N)
+            return self.solved.learn(feats_NF, labels_N, before_NF)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; the classifier follows when it is asked for."""
-        self.solved.observe(self._hidden(images_B3SS), labels_B)
+        self.solved.observe(self._encoded(images_B3SS), labels_B)
 
     @classmethod
     def needs_tasks(cls, options: dict[str, Any]) -> str:
@@ -122,7 +118,7 @@ class LIFT(Method):
         return "trains adapters in tasks (--method.tune)" if tunes else ""
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return self.solved.scores(self._hidden(images_B3SS))
+        return self.solved.scores(self._encoded(images_B3SS))
 
     def _tuned(self, task: Task) -> Tensor | None:
         """Train an adapter where it is time to; the task's features before, if sums must follow.
@@ -142,8 +138,8 @@ class LIFT(Method):
     def _features(self, task: Task) -> tuple[Tensor, Tensor]:
         return self.trainer.features(task.train, self._attached, depths=self.features)
 
-    def _hidden(self, images_B3SS: Tensor) -> Tensor:
-        return self.lift(self.trainer.encode(images_B3SS, self._attached, depths=self.features))
+    def _encoded(self, images_B3SS: Tensor) -> Tensor:
+        return self.trainer.encode(images_B3SS, self._attached, depths=self.features)
 
     @property
     def _attached(self) -> Adapter | None:

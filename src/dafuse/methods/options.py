@@ -26,7 +26,7 @@ RANGES = {
     **dict.fromkeys(("momentum", "adapter_dropout", "gamma", "margin"), (0, 1)),
     **dict.fromkeys(("adapter_rank", "align_samples", "memory_rank"), (1, math.inf)),
     **dict.fromkeys(("exemplars_per_class", "prompt_length", "pool_size"), (1, math.inf)),
-    **dict.fromkeys(("alpha", "orth"), (0, math.inf)),
+    **dict.fromkeys(("alpha", "orth", "head_width"), (0, math.inf)),
 }
 
 
