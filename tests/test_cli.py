@@ -14,7 +14,9 @@ from PIL import Image
 
 from conftest import clean_environment
 from dafuse.commands.run import RECIPES, parse, read_recipe
+from dafuse.engine.config import LATER
 from dafuse.errors import DafuseError
+from dafuse.methods.registry import with_defaults
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -234,6 +236,20 @@ def test_resolved_configuration_is_complete() -> None:
     assert config.hash() == parse(["--increment", "7", "--out", "elsewhere"]).hash()
     assert config.hash() != parse(["--increment", "8"]).hash()
     assert yaml.safe_dump(config.method)  # nothing in it that YAML cannot hold
+
+
+def test_options_that_came_later_leave_published_hashes_alone() -> None:
+    published = "--data cifar100 --increment 5 --precision bf16"  # in docs/ledger.md
+    published += " --backbone deit_tiny_patch16_224.fb_in1k"
+    config = parse([*published.split(), "--method", "daf"])
+    assert config.hash().startswith("56599e22")
+    assert config.method["head"] == "aligned"
+    assert "head" not in config.asked()["method"]
+    other = parse([*published.split(), "--method", "daf", "--method.head", "ridge"])
+    assert other.asked()["method"]["head"] == "ridge"
+    assert other.hash() != config.hash()
+    for name, later in LATER.items():
+        assert later.items() <= with_defaults(name, {}).items()
 
 
 def test_demo_shows_three_rows_and_a_page(tmp_path: Path) -> None:

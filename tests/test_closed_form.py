@@ -63,7 +63,7 @@ def test_a_head_is_the_direct_solution(library: str, kind: Kind, width: int) -> 
     system = System(taught(hidden, labels, library), kind)
     for penalty in (1e-3, 1.0, 100.0):
         head = system.head(penalty)
-        absolute = penalty * system._scale
+        absolute = penalty * system.scale
         weights, bias = direct(hidden, labels, kind, absolute, system.between, len(labels))
         assert np.allclose(np.asarray(head.weights_MC), weights, rtol=1e-8, atol=1e-10)
         assert np.allclose(np.asarray(head.bias_C), bias, rtol=1e-8, atol=1e-10)
@@ -81,7 +81,7 @@ def test_leaving_out_is_teaching_without_the_image(library: str, kind: Kind, wid
     for penalty, scores in zip(penalties, found, strict=True):
         for i, expected in enumerate(scores):
             others = np.arange(len(labels)) != i
-            absolute = penalty * system._scale
+            absolute = penalty * system.scale
             weights, bias = direct(
                 hidden[others], labels[others], kind, absolute, system.between, len(labels)
             )
@@ -95,7 +95,7 @@ def test_ridge_is_the_regression_to_one_hot_targets_where_classes_are_equal() ->
     system = System(taught(hidden, labels), "ridge")
     targets = np.eye(CLASSES)[labels]
     centred, centred_targets = hidden - hidden.mean(0), targets - targets.mean(0)
-    matrix = centred.T @ centred + 0.5 * system._scale * np.eye(5)
+    matrix = centred.T @ centred + 0.5 * system.scale * np.eye(5)
     weights = np.linalg.solve(matrix, centred.T @ centred_targets)
     assert np.allclose(system.head(0.5).weights_MC, weights)
 

@@ -13,6 +13,8 @@ from dafuse.engine.tape import Tape
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
+from dafuse.heads.closed_form import Kind, System
+from dafuse.heads.sums import pooled
 from dafuse.methods.daf import DAF, DAFPaper
 from dafuse.vit.adapter import Tensors
 
@@ -140,6 +142,32 @@ def test_new_rows_are_unit_prototypes_before_alignment() -> None:
     assert torch.allclose(method.rows_CD.norm(dim=1), torch.ones(6), atol=1e-5)
     means = F.normalize(method.classes.tensors["mean"], dim=1)
     assert torch.allclose(method.rows_CD, means, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ridge", "lda"])
+def test_a_head_in_closed_form_is_that_of_features_as_they_were_measured(kind: Kind) -> None:
+    dataset = small_dataset([6, 5, 7, 6])
+    trainer = small_trainer(dataset)
+    method = DAF(trainer=trainer, head=kind, head_width=5, **QUICK)
+    aligned = DAF(trainer=small_trainer(dataset), **QUICK)
+    sums = None
+    for task in small_stream(dataset, [2, 2]):
+        chosen = method.learn(task)["closed_form"]
+        assert chosen["head"] == kind
+        aligned.learn(task)
+        assert equal(method.global_adapter.tensors(), aligned.global_adapter.tensors())
+        feats_ND, labels_N = trainer.features(task.train, method.global_adapter)
+        hidden_NM = method.solved.lift(feats_ND)
+        assert hidden_NM.shape[1] == trainer.vit.width + 5
+        sums = sums or pooled(hidden_NM.shape[1], hidden_NM)
+        sums.add(hidden_NM, labels_N)
+    expected = System(sums, kind).head(chosen["penalty"]).scores(hidden_NM.double())
+    with torch.no_grad():
+        ((images, _),) = trainer.test_batches(task.train)
+        found = method.logits(images).double() * method.solved.choice.temperature
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+    assert not len(method.rows_CD)  # neither rows nor Gaussians are kept
+    assert not any("statistics/class" in key for key in method.state())
 
 
 def test_diagnosis_has_what_the_report_draws() -> None:

@@ -33,7 +33,7 @@ def scores(method: LIFT, stream: Stream, trainer: Trainer) -> torch.Tensor:
     """Logits of all test images, without their temperature."""
     with torch.no_grad():
         found = [method.logits(x) for task in stream for x, _ in trainer.test_batches(task.test)]
-    return torch.cat(found) * method.choice.temperature
+    return torch.cat(found) * method.solved.choice.temperature
 
 
 @pytest.mark.parametrize("options", [{}, {"width": 20}, {"head": "lda"}, {"features": "last"}])
@@ -133,7 +133,7 @@ def test_killed_while_it_solves_it_goes_on_bit_identically(tmp_path: Path) -> No
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert dafuse(whole).returncode == 0
-    killed = dafuse(stopped, "dafuse.methods.lift", "choose", "3")
+    killed = dafuse(stopped, "dafuse.methods.closed_form", "choose", "3")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = dafuse(stopped)
     assert done.returncode == 0, done.stderr

@@ -32,6 +32,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "aper": ADAPTER,
     "lift": {**ADAPTER, "width": 16},
     "ranpac": {**ADAPTER, "projection": 32},
+    "layup": {**ADAPTER, "tune": "first"},
+    "klda": {"width": 24},
     "ssiat": {**ALIGNED, "first_epochs": 2},
     "l2p": EPOCHS,
     "dualprompt": EPOCHS,
@@ -54,6 +56,8 @@ VARIANTS = list(QUICK.items()) + [
         {"fisher_scope": "tensor", "gamma": 0.2, "gamma_consistent": True},
         {"memory": "diagonal", "memory_dtype": "float16", "align_epochs": 0},
         {"memory": "low_rank", "memory_rank": 3, "first_task": "fuse"},
+        {"head": "ridge", "head_width": 8},
+        {"head": "lda", "head_width": 0, "rule": "mean", "memory_dtype": "float16"},
     )
 ]
 VARIANTS += [
@@ -65,6 +69,7 @@ VARIANTS += [
 ]
 VARIANTS += [
     ("daf-retrieval", {**ALIGNED, "first_task": "fuse", "stats_adapter": "task"}),
+    ("daf-retrieval", {**ALIGNED, "head": "ridge", "head_width": 8}),
     ("mos", {**ALIGNED, "memory": "diagonal", "orth": 0.0, "merge": 0.0, "rounds": 0}),
     ("tuna", {**ALIGNED, "predict": "universal", "orth": 0.0, "decay": True}),
     ("tuna", {**ALIGNED, "predict": "released", "memory": "diagonal", "margin": 0.3}),
@@ -76,6 +81,8 @@ VARIANTS += [
     ("lift", {"features": "last", "width": 3, "precision": "float32"}),
 ]
 VARIANTS += [
+    ("layup", {"blocks": 1}),
+    ("klda", {"width": 200, "gamma": 0.01, "penalty": 1e-3, "precision": "float16"}),
     ("ranpac", {**ADAPTER, "projection": 7}),  # fewer dimensions than images
     ("ssiat", {**ALIGNED, "first_epochs": 1, "margin": 0.3, "memory": "diagonal"}),
     ("ssiat", {**ADAPTER, "first_epochs": 1, "align_epochs": 0}),
@@ -287,6 +294,8 @@ OBSERVERS: list[tuple[str, dict[str, Any]]] = [
     ("simplecil", {}),
     ("lift", {**EXACT, "width": 16}),
     ("lift", {**EXACT, "features": "last", "head": "lda"}),
+    ("layup", {"blocks": 2, "penalty": 1.0}),
+    ("klda", {"width": 24, "penalty": 1e-3, "precision": "float64"}),
 ]
 every_observer = pytest.mark.parametrize(("name", "options"), OBSERVERS)
 

@@ -378,6 +378,8 @@ class TestLessons:
             Classifier.create(tmp_path / "model", epoch=3)
         with pytest.raises(DafuseError, match="stats_adapter"):
             taught(tmp_path / "model", {0: 2}, stats_adapter="task")
+        with pytest.raises(DafuseError, match="head=aligned"):
+            taught(tmp_path / "model", {0: 2}, head="lda")
         classifier = taught(tmp_path / "model", {0: 6, 1: 6}, adapter_rank=3)
         classifier.learn(*pictures({2: 6, 3: 6}), epochs=1)
         again = Classifier.open(tmp_path / "model", device="cpu")

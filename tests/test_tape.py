@@ -23,6 +23,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     "scope": {"fisher_scope": "layer", "gamma": 0.3, "use_gradient": False},
     "paper": {"name": "daf-paper", "memory": "diagonal"},
     "retrieval": {"name": "daf-retrieval", "align_lr": 0.01},
+    "head": {"head": "ridge", "head_width": 6},
     "another Fisher": {"fisher": "per_batch"},  # not recorded: measured at the recorded adapter
 }
 

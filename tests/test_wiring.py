@@ -120,7 +120,9 @@ WIRING = {
     ),
     "joint": Wiring(ADAPTED, [fit(ADAPTER + 3 * LINEAR, 12)], [fit(ADAPTER + 5 * LINEAR, 22)]),
     "aper": Wiring(ADAPTED, [PROXY], []),
+    "lift": Wiring({**ADAPTED, "tune": "first"}, [PROXY], []),
     "ranpac": Wiring({**ADAPTED, "projection": 30}, [PROXY], []),
+    "layup": Wiring({**ADAPTED, "tune": "first"}, [PROXY], []),
     "slca": Wiring(
         {**TRAINED, **ALIGNED, "epochs": 10, "backbone_rate": 0.02},
         [Fit(((0.00022, NETWORK), (0.011, 3 * LINEAR)), TENTH_10, 12)],
@@ -287,8 +289,9 @@ def make(
 
 
 def test_every_method_that_trains_is_in_the_tables() -> None:
-    assert WIRING.keys() == METHODS.keys() - {"simplecil"}
-    assert OFFICIAL.keys() == WIRING.keys() - {"joint"}  # which has no official settings
+    assert WIRING.keys() == METHODS.keys() - {"simplecil", "klda"}
+    # these have no official settings, or, as LayUP's, such of another optimiser
+    assert OFFICIAL.keys() == WIRING.keys() - {"joint", "lift", "layup"}
 
 
 @pytest.mark.parametrize("name", WIRING)

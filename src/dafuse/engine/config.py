@@ -17,6 +17,9 @@ STREAMS: dict[str, tuple[str, ...]] = {
     "blurry": ("points", "observed_batch", "disjoint_share", "blurry_share"),
     "repeated": ("points", "observed_batch", "visits"),
 }
+# options that methods got when runs had been published, and their defaults
+DAF_LATER = {"head": "aligned", "head_width": 5000}
+LATER: dict[str, dict[str, Any]] = dict.fromkeys(("daf", "daf-paper", "daf-retrieval"), DAF_LATER)
 STREAM_OPTIONS = tuple(dict.fromkeys(option for own in STREAMS.values() for option in own))
 
 
@@ -84,11 +87,15 @@ class RunConfig:
     def asked(self) -> dict[str, Any]:
         """What the run's folder holds: all of it but options of other kinds of stream.
 
-        A run in tasks is told as it was before there were other streams, and keeps its hash.
+        A run is told as it was before there were other streams, or later options of its method,
+        where it has none of them, and keeps its hash.
         """
         other = {"stream", *STREAM_OPTIONS} if self.stream == "tasks" else set(STREAM_OPTIONS)
         other -= set(STREAMS[self.stream])
-        return {key: value for key, value in asdict(self).items() if key not in other}
+        later = LATER.get(self.method["name"], {})
+        method = {k: v for k, v in self.method.items() if k not in later or v != later[k]}
+        asked = {**asdict(self), "method": method}
+        return {key: value for key, value in asked.items() if key not in other}
 
     def hash(self) -> str:
         """SHA-256 of everything that may change the result."""

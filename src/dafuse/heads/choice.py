@@ -44,19 +44,23 @@ def choose(
     labels_N: Array,
     kinds: Sequence[Kind] = ("ridge",),
     penalty: float | None = None,
+    absolute: bool = False,
 ) -> tuple[Choice, Linear]:
     """The head to use, by exact leave-one-out over these images of the sums.
 
-    Unless the penalty is given, penalties around the usual one of each kind are tried, and where
-    there are several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose
-    accuracy is within one standard error of the best, the choice is the one nearest to the usual,
-    the first kind before others: few images say little. Without images, the usual penalty is taken;
-    where no class has two of them, so that nothing can be left out, `NEAREST`.
+    A given penalty is a share of the mean diagonal, or `absolute`: what is added to the diagonal.
+    Unless it is given, penalties around the usual one of each kind are tried, and where there are
+    several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose accuracy is
+    within one standard error of the best, the choice is the one nearest to the usual, the first
+    kind before others: few images say little. Without images, the usual penalty is taken; where no
+    class has two of them, so that nothing can be left out, `NEAREST`.
     """
     systems = {kind: System(sums, kind) for kind in kinds}
     single = float(sums.counts_C.max()) < 2
     given = penalty or (NEAREST if single else None)
     usual = {kind: given or usual_penalty(kind, sums.images, sums.width) for kind in kinds}
+    if penalty and absolute:
+        usual = {kind: penalty / systems[kind].scale for kind in kinds}
     hidden_NM, labels_N = _some(hidden_NM, labels_N, countable(sums, labels_N))
     if not len(labels_N) or sums.classes < 2:
         kind = kinds[0]

@@ -81,11 +81,12 @@ class System:
                 square_MM = square_MM + self.between * self.centred_CM.T @ self.centred_CM
             self._inverse = _Square(square_MM)
         self.every_penalty_at_once = isinstance(self._inverse, _InTheSpan)
-        self._scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
+        # the mean diagonal of what the penalty is added to
+        self.scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
 
     def head(self, penalty: float) -> Linear:
         """The classifier at this penalty."""
-        weights_MC = self._inverse.solve(self.centred_CM.T, penalty * self._scale)
+        weights_MC = self._inverse.solve(self.centred_CM.T, penalty * self.scale)
         if self.kind == "ridge":
             weights_MC = self.between * weights_MC
             return Linear(weights_MC, -self.centre_M @ weights_MC)
@@ -101,7 +102,7 @@ class System:
         Every image must be in the sums, and its class must have another one.
         """
         apart_NM = exact(hidden_NM) - self.means_CM[labels_N]
-        absolute = [penalty * self._scale for penalty in penalties]
+        absolute = [penalty * self.scale for penalty in penalties]
         for products in self._inverse.products(apart_NM, self.centred_CM, absolute):
             yield self._rescored(products, labels_N)
 

@@ -6,6 +6,8 @@ A regression that can afford small penalties does not mind how its features are 
 images it must shrink, and then the numbers on a large scale decide: the weights w fall by half
 every fourth of the network's depth, so that the last blocks do. R is drawn by numpy, so that every
 device and library has the same one.
+
+`Fourier` is another such map, whose products tend to those of a Gaussian kernel.
 """
 
 from collections.abc import Sequence
@@ -42,6 +44,26 @@ class Lift:
         # of both signs far out, without overflow
         lifted_NM = sums_NM * 0.5 * (1 + xp.tanh(0.851 * sums_NM))
         return xp.concatenate([weighted_NF, lifted_NM], 1)
+
+
+class Fourier:
+    """Random Fourier features: products that tend to the kernel exp(-gamma |x - y|^2).
+
+    h = sqrt(2 / M) cos(f @ R + b),    R ~ N(0, 2 gamma), b ~ U(0, 2 pi), M columns
+    """
+
+    def __init__(self, inputs: int, width: int, gamma: float, seed: int, like: Array) -> None:
+        self.width = width
+        generator = np.random.Generator(np.random.PCG64(seed))
+        drawn_FM = generator.standard_normal((inputs, width), dtype=np.float32)
+        self._random_FM = from_numpy(drawn_FM * np.float32((2 * gamma) ** 0.5), like)
+        phases_M = generator.random(width, dtype=np.float32) * np.float32(2 * np.pi)
+        self._phases_M = from_numpy(phases_M, like)
+
+    def __call__(self, feats_NF: Array) -> Array:
+        """Hidden features [N, M] in float32."""
+        turned_NM = feats_NF @ self._random_FM + self._phases_M
+        return library(feats_NF).cos(turned_NM) * (2 / self.width) ** 0.5
 
 
 def depth_weights(blocks: Sequence[int], depth: int, width: int) -> np.ndarray:

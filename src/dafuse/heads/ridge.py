@@ -82,15 +82,15 @@ def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
     return rows_CM.to(moments_CM).contiguous()
 
 
-def rounding_floor(gram_MM: Tensor) -> float:
-    """A penalty safely above what rounding G to float32 does to its eigenvalues.
+def rounding_floor(gram_MM: Tensor, kept: torch.dtype = torch.float32) -> float:
+    """A penalty safely above what rounding G, as it is kept, does to its eigenvalues.
 
     The error of entries of size g is about ε g and random in sign, so its largest eigenvalue is
     about 2 ε g √M, where the trace is about g M. The rest of the factor is for the roundings of
     some hundred tasks, which add up like random steps.
     """
     scale = float(exact(gram_MM.diagonal()).sum()) / math.sqrt(len(gram_MM))
-    return 16 * torch.finfo(torch.float32).eps * scale
+    return 16 * torch.finfo(kept).eps * scale
 
 
 def _spectrum(feats_ND: Tensor, targets_NC: Tensor, lift: Lift) -> tuple[Tensor, Tensor, Tensor]:

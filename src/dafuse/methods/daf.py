@@ -3,6 +3,9 @@
 Liu et al., "Dynamical Adapter Fusion: Constructing A Global Adapter for Pre-Trained Model-based
 Class-Incremental Learning", arXiv 2601.21341. `DAF.learn` is the paper's Algorithm 1; where the
 paper is silent or contradicts itself there is an option, and `docs/daf.md` says which and why.
+
+Not in the paper: with `head: ridge` or `lda` the classifier follows from sums of features, so that
+what the fusion is worth can be told from what the classifier is worth.
 """
 
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
+from dafuse.methods.closed_form import ClosedForm, of_last_token
 from dafuse.methods.contract import Method
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.options import check_finite
@@ -25,6 +29,7 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
+from dafuse.seeds import derive
 from dafuse.vit.adapter import Adapter, Tensors
 
 
@@ -61,6 +66,10 @@ class DAF(Method):
         align_epochs: passes of classifier alignment; 0 turns it off
         align_samples: features drawn for each class in each pass
         align_lr: learning rate of the alignment
+        head: the classifier: rows aligned with class Gaussians, the paper's; or ridge regression
+            or LDA in closed form, from sums of lifted features instead. Sums of earlier tasks
+            stay as they were measured, under the adapter of then
+        head_width: random columns beside the features, for a head in closed form
     """
 
     name = "daf"
@@ -70,7 +79,7 @@ class DAF(Method):
     after_training = frozenset(
         {"rule", "alpha", "gamma", "gamma_consistent", "use_gradient", "fisher", "fisher_scope"}
         | {"first_task", "stats_adapter", "memory", "memory_rank", "memory_dtype"}
-        | {"align_epochs", "align_samples", "align_lr"}
+        | {"align_epochs", "align_samples", "align_lr", "head", "head_width"}
     )
 
     epochs: int = 20
@@ -97,6 +106,8 @@ class DAF(Method):
     align_epochs: int = 30
     align_samples: int = 240
     align_lr: float = 0.005
+    head: Literal["aligned", "ridge", "lda"] = "aligned"
+    head_width: int = 5000
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,6 +119,10 @@ class DAF(Method):
         self.rows_CD = torch.zeros(0, vit.width, device=device)
         dtype = getattr(torch, self.memory_dtype)
         self.classes = ClassMemory(vit.width, self.memory, self.memory_rank, dtype)
+        self.solved: ClosedForm | None = None  # in place of rows and Gaussians
+        if self.head != "aligned":
+            wide, seed = (vit.width, self.head_width), derive(self.trainer.seed, "lift")
+            self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         """Algorithm 1 for one task."""
@@ -122,11 +137,16 @@ class DAF(Method):
         self.global_adapter.set(fused)  # only θ*_t and θ_avg outlive the task          (line 10)
         self.mean = mean if self.init == "robust" or self.rule == "mean" else None
         self.last = trained if self.init == "previous" else None
-        self.extend_classifier(task)  # prototypes, Gaussians, alignment                (App. B)
-        return diagnosis
+        found = self.extend_classifier(task)  # prototypes, Gaussians, alignment        (App. B)
+        return {**diagnosis, **found}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        feats_BD = self.trainer.encode(images_B3SS, self.global_adapter)
+        return self.scores(self.trainer.encode(images_B3SS, self.global_adapter))
+
+    def scores(self, feats_BD: Tensor) -> Tensor:
+        """[B, C], by the classifier; for any number of leading axes."""
+        if self.solved is not None:
+            return self.solved.scores(feats_BD)
         return cosine_logits(feats_BD, self.rows_CD)
 
     def _initialisation(self, task: Task) -> Tensors:
@@ -203,16 +223,23 @@ class DAF(Method):
         gradient, fisher = unpacked(found, "gradient"), unpacked(found, "fisher")
         return Curvature(gradient, fisher, float(found["loss"]))
 
-    def extend_classifier(self, task: Task) -> None:
-        """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians."""
+    def extend_classifier(self, task: Task) -> dict[str, Any]:
+        """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians.
+
+        Or sums, where the head follows from them; then, for the diagnosis, what was chosen.
+        """
         measured = self.global_adapter if self.stats_adapter == "global" else self.task_adapter
         feats_ND, labels_N = self.trainer.features(task.train, measured)
         check_finite(feats_ND, f"the features after task {task.number}")
+        if self.solved is not None:
+            with self.trainer.phase("solve"):
+                return {"closed_form": self.solved.learn(feats_ND, labels_N)}
         new_CD = F.normalize(prototypes(feats_ND, labels_N, task.first, task.size), dim=1)
         self.rows_CD = torch.cat([self.rows_CD, new_CD])
         self.classes.add(feats_ND, labels_N, task.first, task.size)
         if task.first:
             self.align(task)
+        return {}
 
     def align(self, task: Task) -> None:
         """Train all rows on features drawn from all Gaussians."""
@@ -230,20 +257,25 @@ class DAF(Method):
         )
 
     def state(self) -> dict[str, Tensor]:
-        return {
+        adapters = {
             **packed("modules/global", self.global_adapter.tensors()),
             **packed("modules/mean", self.mean),
             **packed("modules/last", self.last),
-            **packed("statistics/class", self.classes.tensors),
-            "classifier/rows": self.rows_CD,
         }
+        if self.solved is not None:
+            return {**adapters, **self.solved.state()}
+        classes = packed("statistics/class", self.classes.tensors)
+        return {**adapters, **classes, "classifier/rows": self.rows_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.global_adapter.set(unpacked(state, "modules/global"))
         self.mean = unpacked(state, "modules/mean") or None
         self.last = unpacked(state, "modules/last") or None
-        self.classes.tensors = unpacked(state, "statistics/class")
-        self.rows_CD = state["classifier/rows"]
+        if self.solved is not None:
+            self.solved.load_state(state)
+        else:
+            self.classes.tensors = unpacked(state, "statistics/class")
+            self.rows_CD = state["classifier/rows"]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from dafuse.data.stream import Task
-from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.selection import most_certain
 from dafuse.methods.daf import DAF
 from dafuse.methods.packing import packed, unpacked
@@ -49,7 +48,7 @@ class DAFRetrieval(DAF):
     def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
         """With retrieval, and beside it the global adapter alone: plain DAF."""
         feats_BKD = self.trainer.encode(images_B3SS, self.everyone)
-        logits_BKC = cosine_logits(feats_BKD, self.rows_CD)
+        logits_BKC = self.scores(feats_BKD)
         alone = logits_BKC[:, -1].softmax(1)
         return {"retrieval": alone + most_certain(logits_BKC[:, :-1]), "global": alone}
 

@@ -14,7 +14,7 @@ with exact leave-one-out, and sums that rest as a factor in half precision are i
 """
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,12 +22,10 @@ from torch import Tensor
 
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
-from dafuse.heads.choice import Choice, choose
 from dafuse.heads.closed_form import KINDS, Kind
-from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
-from dafuse.heads.resting import at_rest, awake
 from dafuse.heads.sums import classwise, pooled
+from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_finite, check_ranges
 from dafuse.methods.packing import packed, unpacked
@@ -89,8 +87,7 @@ class LIFT(Method):
         super().__post_init__()
         at_least_0, at_least_1 = (0, math.inf), (1, math.inf)
         check_ranges(self, width=at_least_0, rank=at_least_1, tune_tasks=at_least_1)
-        if self.penalty is not None:
-            check_ranges(self, penalty=(1e-12, 1e12))
+        check_ranges(self, penalty=(1e-12, 1e12))
         vit, device = self.trainer.vit, self.trainer.device
         parts = parts_of(self.features, vit.depth)
         weights_F = depth_weights([part.block for part in parts], vit.depth, vit.width)
@@ -100,30 +97,20 @@ class LIFT(Method):
             self.sums = pooled(self.lift.width, nowhere)
         else:
             self.sums = classwise(self.lift.width, self.rank, nowhere)
+        kinds: tuple[Kind, ...] = KINDS if self.head == "auto" else (self.head,)
+        self.solved = ClosedForm(self.lift, self.sums, kinds, self.penalty, self.precision, device)
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
-        self.choice = Choice(KINDS[0], 0.0, 1.0, 0, 0.0)
-        self.weights_CM = torch.zeros(0, self.lift.width, device=device)
-        self.bias_C = torch.zeros(0, device=device)
-        self.resting = at_rest(self.sums, self.precision)  # what outlives a lesson of the sums
-        self._settled = True  # the classifier is that of the sums
 
     def learn(self, task: Task) -> dict[str, Any]:
         before_NF = self._tuned(task)
         feats_NF, labels_N = self._features(task)
         check_finite(feats_NF, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
-            hidden_NM = self.lift(feats_NF)
-            if before_NF is not None:
-                follow(self.sums, self.lift(before_NF), hidden_NM)
-            self.sums.add(hidden_NM, labels_N)
-            self._settle(hidden_NM, labels_N)
-        left_out = {"images": self.choice.left_out, "accuracy": self.choice.accuracy}
-        return {"head": self.choice.kind, "penalty": self.choice.penalty, "left_out": left_out}
+            return self.solved.learn(feats_NF, labels_N, before_NF)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; the classifier follows when it is asked for."""
-        self.sums.add(self._hidden(images_B3SS), labels_B)
-        self._settled = False
+        self.solved.observe(self._encoded(images_B3SS), labels_B)
 
     @classmethod
     def needs_tasks(cls, options: dict[str, Any]) -> str:
@@ -131,9 +118,7 @@ class LIFT(Method):
         return "trains adapters in tasks (--method.tune)" if tunes else ""
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        self._settle_if_needed()
-        scores_BC = self._hidden(images_B3SS) @ self.weights_CM.T + self.bias_C
-        return scores_BC / self.choice.temperature
+        return self.solved.scores(self._encoded(images_B3SS))
 
     def _tuned(self, task: Task) -> Tensor | None:
         """Train an adapter where it is time to; the task's features before, if sums must follow.
@@ -153,48 +138,18 @@ class LIFT(Method):
     def _features(self, task: Task) -> tuple[Tensor, Tensor]:
         return self.trainer.features(task.train, self._attached, depths=self.features)
 
-    def _hidden(self, images_B3SS: Tensor) -> Tensor:
-        return self.lift(self.trainer.encode(images_B3SS, self._attached, depths=self.features))
+    def _encoded(self, images_B3SS: Tensor) -> Tensor:
+        return self.trainer.encode(images_B3SS, self._attached, depths=self.features)
 
     @property
     def _attached(self) -> Adapter | None:
         return None if self.tune == "none" else self.adapter
 
-    def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
-        """Round the sums to the precision they rest in, then solve: a resumed run does the same."""
-        self.resting = at_rest(self.sums, self.precision)
-        awake(self.sums, self.resting)
-        kinds: tuple[Kind, ...] = ("ridge", "lda") if self.head == "auto" else (self.head,)
-        self.choice, found = choose(self.sums, hidden_NM, labels_N, kinds, self.penalty)
-        check_finite(found.weights_MC, "the weights of the classifier")
-        self.weights_CM = found.weights_MC.T.to(self.weights_CM).contiguous()
-        self.bias_C = found.bias_C.to(self.bias_C)
-        self._settled = True
-
-    def _settle_if_needed(self) -> None:
-        """After batches that were observed; with nothing at hand to leave out."""
-        if not self._settled:
-            nothing = self.weights_CM[:0]
-            self._settle(nothing, torch.zeros(0, dtype=torch.int64, device=nothing.device))
-
     def state(self) -> dict[str, Tensor]:
-        self._settle_if_needed()
-        kind, *numbers = astuple(self.choice)
-        choice = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
-        return {
-            **({} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())),
-            **packed("statistics/sums", self.resting),
-            "classifier/weights": self.weights_CM,
-            "classifier/bias": self.bias_C,
-            "classifier/choice": choice,
-        }
+        adapter = {} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())
+        return {**adapter, **self.solved.state()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
-        self.resting = unpacked(state, "statistics/sums")
-        awake(self.sums, self.resting)
-        self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
-        kind, penalty, temperature, left_out, accuracy = state["classifier/choice"].tolist()
-        self.choice = Choice(KINDS[int(kind)], penalty, temperature, int(left_out), accuracy)
-        self._settled = True
+        self.solved.load_state(state)

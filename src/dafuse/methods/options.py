@@ -26,17 +26,17 @@ RANGES = {
     **dict.fromkeys(("momentum", "adapter_dropout", "gamma", "margin"), (0, 1)),
     **dict.fromkeys(("adapter_rank", "align_samples", "memory_rank"), (1, math.inf)),
     **dict.fromkeys(("exemplars_per_class", "prompt_length", "pool_size"), (1, math.inf)),
-    **dict.fromkeys(("alpha", "orth"), (0, math.inf)),
+    **dict.fromkeys(("alpha", "orth", "head_width"), (0, math.inf)),
 }
 
 
 def check_ranges(method: Any, **more: tuple[float, float]) -> None:
-    """Every option that is a number lies between its least and its greatest value."""
+    """Every option that is a number lies between its least and its greatest value; null does."""
     own = {field.name for field in fields(method)}
     known = {name: limits for name, limits in RANGES.items() if name in own}
     for name, (least, most) in {**known, **more}.items():
         value = getattr(method, name)
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             upper = "" if math.isinf(most) else f" and at most {most:g}"
             raise DafuseError(f"method.{name} must be at least {least:g}{upper}, not {value!r}")
 

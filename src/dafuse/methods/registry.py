@@ -15,7 +15,9 @@ from dafuse.methods.finetune import Finetune
 from dafuse.methods.foster import FOSTER
 from dafuse.methods.icarl import ICaRL
 from dafuse.methods.joint import Joint
+from dafuse.methods.klda import KLDA
 from dafuse.methods.l2p import L2P
+from dafuse.methods.layup import LayUP
 from dafuse.methods.lift import LIFT
 from dafuse.methods.memo import MEMO
 from dafuse.methods.mos import MOS
@@ -32,7 +34,7 @@ METHODS: dict[str, type[Method]] = {
         *(DAF, DAFPaper, DAFRetrieval),
         *(Finetune, Joint),  # the bounds
         *(SimpleCIL, APER),  # prototypes
-        *(LIFT, RanPAC),  # closed form
+        *(LIFT, RanPAC, LayUP, KLDA),  # closed form
         SLCA,  # full tuning
         SSIAT,  # one shared adapter
         *(EASE, MOS, TUNA),  # an adapter for each task

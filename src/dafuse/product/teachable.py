@@ -29,6 +29,8 @@ class TeachableDAF(DAF):
         super().__post_init__()
         if self.stats_adapter != "global":
             raise DafuseError("a model that is taught needs the option stats_adapter=global")
+        if self.head != "aligned":
+            raise DafuseError("a model that is taught needs the option head=aligned")
         self.images: list[int] = []  # of each class
 
     def teach(self, task: Task, more: ImageSet) -> None:

@@ -1,0 +1,121 @@
+"""A closed-form classifier as a part of a method: its sums, what rests of them, what is chosen.
+
+A method gives features, by tasks (`learn`) or as they come (`observe`), and asks for scores. The
+sums are of hidden features, to which a fixed map lifts those of the network. Between tasks they
+rest in the precision asked for; the classifier is solved from sums that have been so rounded, so
+that a resumed run does the same as one that was never stopped.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dafuse.heads.choice import Choice, choose
+from dafuse.heads.closed_form import KINDS, Kind
+from dafuse.heads.drift import follow
+from dafuse.heads.lifting import Lift
+from dafuse.heads.resting import Precision, at_rest, awake
+from dafuse.heads.sums import ClassSums, pooled
+from dafuse.methods.options import check_finite
+from dafuse.methods.packing import packed, unpacked
+
+
+class ClosedForm:
+    """Sums over hidden features, and the classifier that follows from them."""
+
+    def __init__(
+        self,
+        lift: Callable[[Tensor], Tensor],
+        sums: ClassSums,
+        kinds: Sequence[Kind],
+        penalty: float | None,
+        precision: Precision,
+        device: torch.device,
+        absolute: bool = False,
+    ) -> None:
+        """Of no images yet; what is not given is chosen by leave-one-out (`heads.choice`)."""
+        self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
+        self.penalty, self.absolute = penalty, absolute
+        self.choice = Choice(KINDS[0], 0.0, 1.0, 0, 0.0)
+        self.weights_CM = torch.zeros(0, sums.width, device=device)
+        self.bias_C = torch.zeros(0, device=device)
+        self.resting = at_rest(sums, precision)  # what outlives a lesson of the sums
+        self._settled = True  # the classifier is that of the sums
+
+    def learn(
+        self, feats_NF: Tensor, labels_N: Tensor, before_NF: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Add the images of a task and solve; what was chosen, for the diagnosis.
+
+        Where the network has changed, and features of these images before that are given, the old
+        sums follow (`heads.drift`). Otherwise they stay as they were measured.
+        """
+        hidden_NM = self.lift(feats_NF)
+        if before_NF is not None:
+            follow(self.sums, self.lift(before_NF), hidden_NM)
+        self.sums.add(hidden_NM, labels_N)
+        self._settle(hidden_NM, labels_N)
+        left_out = {"images": self.choice.left_out, "accuracy": self.choice.accuracy}
+        return {"head": self.choice.kind, "penalty": self.choice.penalty, "left_out": left_out}
+
+    def observe(self, feats_BF: Tensor, labels_B: Tensor) -> None:
+        """Add a batch to the sums; the classifier follows when it is asked for."""
+        self.sums.add(self.lift(feats_BF), labels_B)
+        self._settled = False
+
+    def scores(self, feats_BF: Tensor) -> Tensor:
+        """[B, C], calibrated where images could be left out; for any number of leading axes."""
+        self._settle_if_needed()
+        hidden_KM = self.lift(feats_BF.flatten(0, -2))
+        scores_KC = (hidden_KM @ self.weights_CM.T + self.bias_C) / self.choice.temperature
+        return scores_KC.unflatten(0, feats_BF.shape[:-1])
+
+    def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
+        """Round the sums to the precision they rest in, then solve."""
+        self.resting = at_rest(self.sums, self.precision)
+        awake(self.sums, self.resting)
+        self.choice, found = choose(
+            self.sums, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute
+        )
+        check_finite(found.weights_MC, "the weights of the classifier")
+        self.weights_CM = found.weights_MC.T.to(self.weights_CM).contiguous()
+        self.bias_C = found.bias_C.to(self.bias_C)
+        self._settled = True
+
+    def _settle_if_needed(self) -> None:
+        """After batches that were observed; with nothing at hand to leave out."""
+        if not self._settled:
+            nothing = self.weights_CM[:0]
+            self._settle(nothing, torch.zeros(0, dtype=torch.int64, device=nothing.device))
+
+    def state(self) -> dict[str, Tensor]:
+        self._settle_if_needed()
+        kind, *numbers = astuple(self.choice)
+        choice = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
+        return {
+            **packed("statistics/sums", self.resting),
+            "classifier/weights": self.weights_CM,
+            "classifier/bias": self.bias_C,
+            "classifier/choice": choice,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.resting = unpacked(state, "statistics/sums")
+        awake(self.sums, self.resting)
+        self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
+        kind, penalty, temperature, left_out, accuracy = state["classifier/choice"].tolist()
+        self.choice = Choice(KINDS[int(kind)], penalty, temperature, int(left_out), accuracy)
+        self._settled = True
+
+
+def of_last_token(
+    kind: Kind, width: int, columns: int, seed: int, precision: Precision, device: torch.device
+) -> ClosedForm:
+    """Of features of this width, with so many random columns beside them; the penalty is chosen."""
+    nowhere = torch.zeros(0, device=device)
+    lift = Lift(np.ones(width), columns, seed, nowhere)
+    return ClosedForm(lift, pooled(lift.width, nowhere), [kind], None, precision, device)

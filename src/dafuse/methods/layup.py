@@ -1,0 +1,188 @@
+"""LayUP: ridge regression on the CLS tokens of the last blocks, exact over all tasks.
+
+Ahrens et al., "Read Between the Layers: Leveraging Multi-Layer Representations for Rehearsal-Free
+Continual Learning with Pre-Trained Models", arXiv 2312.08888. The CLS tokens of the last k blocks
+lie side by side in one feature. Its second moments, summed over tasks, decorrelate the class
+prototypes: W = (G + λI)⁻¹ Q, which is ridge regression to one-hot targets without an intercept.
+
+As in the paper and the authors' code: k = 6, no random projection, plain linear scores, and a λ
+chosen in each task among the authors' values by the mean accuracy on four stratified folds of the
+task's images, with the sums of the earlier tasks in every fit.
+
+Deviations. The authors take the CLS tokens as the blocks put them out, without a norm; here they
+are those of `vit.depths`, each block's normalised, so that no block outweighs the others (λ is on
+another scale then). The adaptation of the first task (`tune: first`) is APER's, by SGD; the
+authors' is by AdamW, their code stops it by accuracy on the test images, and for some data sets it
+trains scale-and-shift layers or prompts. G is kept in float64, where the authors have float32. How
+the authors choose λ on a stream without tasks is not known here: it is `usual_penalty`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.data.stream import Task
+from dafuse.heads.choice import usual_penalty
+from dafuse.heads.ridge import exact, rounding_floor, solve, statistics
+from dafuse.methods.contract import Method
+from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.schedule import Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.depths import parts_of
+
+FOLDS = 4
+PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # the first of equals is taken
+
+
+@dataclass(kw_only=True, eq=False)
+class LayUP(Method):
+    """Ridge regression on CLS tokens of several blocks.
+
+    Args:
+        blocks: how many of the last blocks are read; all of a network that has fewer
+        penalty: added to the diagonal of the Gram matrix; null: chosen in each task
+        tune: train nothing, or an adapter in the first task, then frozen
+        epochs: passes over the first task's images, where an adapter is trained
+        batch_size: images in an optimiser step
+        lr: learning rate at the start; it falls to zero along a cosine
+        weight_decay: of SGD, on the adapter and the head it is trained with
+        adapter_rank: width of the adapter's bottleneck
+    """
+
+    name = "layup"
+    summary = "LayUP: ridge regression on the CLS tokens of the last blocks; trains nothing"
+    paper = "https://arxiv.org/abs/2312.08888"
+    keeps = (
+        "the Gram matrix of several blocks' features, a moment and a row for each class; the "
+        "first task's adapter where tuned"
+    )
+    trains_once = True
+    observes = True
+
+    blocks: int = 6
+    penalty: float | None = None
+    tune: Literal["none", "first"] = "none"
+    epochs: int = 20
+    batch_size: int = 48
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    adapter_rank: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ranges(self, blocks=(1, math.inf), penalty=(0, math.inf))
+        vit, device = self.trainer.vit, self.trainer.device
+        parts = enumerate(parts_of("all", vit.depth))
+        read = [i for i, part in parts if part.what == "cls"][-self.blocks :]
+        self.columns = slice(read[0] * vit.width, (read[-1] + 1) * vit.width)
+        wide = len(read) * vit.width
+        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
+        self.gram_MM = exact(torch.zeros(wide, wide, device=device))
+        self.moments_CM = self.gram_MM[:0]
+        self.count = 0  # of images in the sums
+        self.rows_CM = torch.zeros(0, wide, device=device)
+        self._solved = True  # the rows are those of the sums
+
+    def learn(self, task: Task) -> dict[str, Any]:
+        if task.number == 1 and self.tune == "first":
+            schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
+            fit_with_proxy(self.trainer, task, self.adapter, schedule)
+        feats_NF, labels_N = self.trainer.features(task.train, self._attached, depths="all")
+        feats_NM = feats_NF[:, self.columns]
+        check_finite(feats_NM, f"the features of task {task.number}")
+        with self.trainer.phase("ridge"):
+            chosen = self._tried(feats_NM, labels_N) if self.penalty is None else self.penalty
+            self._add(feats_NM, labels_N)
+            penalty = self._solve(chosen)
+        return {"penalty_chosen": chosen, "penalty": penalty}
+
+    def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
+        """Add a batch to the sums; the rows follow when they are asked for."""
+        self._add(self._features(images_B3SS), labels_B)
+        self._solved = False
+
+    @classmethod
+    def needs_tasks(cls, options: dict[str, Any]) -> str:
+        tunes = options.get("tune", "none") != "none"
+        return "trains an adapter in the first task (--method.tune)" if tunes else ""
+
+    def logits(self, images_B3SS: Tensor) -> Tensor:
+        self._solve_if_needed()
+        return self._features(images_B3SS) @ self.rows_CM.T
+
+    @property
+    def _attached(self) -> Adapter | None:
+        return None if self.tune == "none" else self.adapter
+
+    def _features(self, images_B3SS: Tensor) -> Tensor:
+        feats_BF = self.trainer.encode(images_B3SS, self._attached, depths="all")
+        return feats_BF[:, self.columns]
+
+    def _with(self, feats_NM: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums G and Q if these images were in them, too."""
+        classes = max(len(self.moments_CM), int(labels_N.max()) + 1)
+        gram_MM, moments_CM = statistics(feats_NM, F.one_hot(labels_N, classes))
+        moments_CM[: len(self.moments_CM)] += self.moments_CM
+        return gram_MM + self.gram_MM, moments_CM
+
+    def _add(self, feats_NM: Tensor, labels_N: Tensor) -> None:
+        self.gram_MM, self.moments_CM = self._with(feats_NM, labels_N)
+        self.count += len(feats_NM)
+
+    def _tried(self, feats_NM: Tensor, labels_N: Tensor) -> float | None:
+        """The penalty of the best mean accuracy over folds; nothing where images are too few."""
+        hot_NC = F.one_hot(labels_N)
+        within_N = (hot_NC.cumsum(0) * hot_NC).sum(1) - 1  # the image's place within its class
+        accuracy = dict.fromkeys(PENALTIES, 0.0)
+        folds = [(within_N % FOLDS) == fold for fold in range(FOLDS)]
+        for held_N in (held_N for held_N in folds if held_N.any() and not held_N.all()):
+            gram_MM, moments_CM = self._with(feats_NM[~held_N], labels_N[~held_N])
+            least = rounding_floor(gram_MM, torch.float64)
+            for penalty in PENALTIES:
+                rows_CM = solve(gram_MM, moments_CM, max(penalty, least))
+                found_K = (exact(feats_NM[held_N]) @ rows_CM.T).argmax(1)
+                right_K = found_K == labels_N[held_N].to(found_K.device)
+                accuracy[penalty] += float(right_K.double().mean())
+        return max(PENALTIES, key=accuracy.__getitem__) if any(accuracy.values()) else None
+
+    def _solve(self, penalty: float | None) -> float:
+        """Rows of the sums at this penalty, or at the usual one; the penalty that was used."""
+        if penalty is None:
+            usual = usual_penalty("ridge", self.count, len(self.gram_MM))
+            penalty = usual * float(self.gram_MM.diagonal().mean())
+        penalty = max(penalty, rounding_floor(self.gram_MM, torch.float64))
+        self.rows_CM = solve(self.gram_MM, self.moments_CM, penalty).to(self.rows_CM)
+        check_finite(self.rows_CM, "the classifier's rows")
+        self._solved = True
+        return penalty
+
+    def _solve_if_needed(self) -> None:
+        """After batches that were observed; with no image at hand to try penalties on."""
+        if not self._solved:
+            self._solve(self.penalty)
+
+    def state(self) -> dict[str, Tensor]:
+        self._solve_if_needed()
+        return {
+            **({} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())),
+            "statistics/gram": self.gram_MM,
+            "statistics/moments": self.moments_CM,
+            "statistics/count": torch.tensor(self.count),
+            "classifier/rows": self.rows_CM,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        if self.tune != "none":
+            self.adapter.set(unpacked(state, "modules/adapter"))
+        self.gram_MM = exact(state["statistics/gram"])
+        self.moments_CM = exact(state["statistics/moments"])
+        self.count = int(state["statistics/count"])
+        self.rows_CM = state["classifier/rows"]
+        self._solved = True
