@@ -91,12 +91,16 @@ def plan(
     ``common`` are options for each method that has them, such as fewer epochs.
     """
     _require_asked_for(experiment, common)
+    _require_left_to(experiment, base)
     _require_possible(base, seeds)
     planned: list[Planned] = []
-    for seed, options in product(dict.fromkeys(seeds), experiment.runs):
+    for seed, setting, options in product(
+        dict.fromkeys(seeds), experiment.settings, experiment.runs
+    ):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
-        config = resolved(replace(base, method=own, seed=seed))
-        planned.append(Planned(_label(options), replace(config, out=str(out / config.name()))))
+        config = resolved(replace(base, method=own, seed=seed, **setting))
+        label = _label({**options, **setting})
+        planned.append(Planned(label, replace(config, out=str(out / config.name()))))
     recorders = _recorders(planned, out)
     for each in planned:
         if _records(each.config):
@@ -140,6 +144,14 @@ def _require_asked_for(experiment: Experiment, common: Options) -> None:
     for key in common:
         if any(key in options for options in experiment.runs):
             raise DafuseError(f"this experiment chooses {key} itself: leave --method.{key} out")
+
+
+def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
+    """An option of runs that the experiment decides on must not be asked for."""
+    usual = RunConfig()
+    for key in dict.fromkeys(key for setting in experiment.settings for key in setting):
+        if getattr(base, key) != getattr(usual, key):
+            raise DafuseError(f"this experiment chooses {key} itself: leave --{key} out")
 
 
 def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:

@@ -22,12 +22,13 @@ from torch import Tensor
 
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
+from dafuse.heads.arrays import Array
 from dafuse.heads.choice import Choice, choose
-from dafuse.heads.closed_form import KINDS, Kind
+from dafuse.heads.closed_form import KINDS, Kind, Linear
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
-from dafuse.heads.resting import at_rest, awake
-from dafuse.heads.sums import classwise, pooled
+from dafuse.heads.resting import Precision, at_rest, awake
+from dafuse.heads.sums import ClassSums, classwise, pooled
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_finite, check_ranges
 from dafuse.methods.packing import packed, unpacked
@@ -36,7 +37,10 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import derive
 from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import parts_of
+from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths, parts_of
+
+Head = Literal["ridge", "lda", "auto"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,15 +74,15 @@ class LIFT(Method):
     trains_once = True
     observes = True
 
-    features: Literal["last", "top", "all", "moments"] = "moments"
+    features: Depths = "moments"
     width: int = 0
-    head: Literal["ridge", "lda", "auto"] = "ridge"
+    head: Head = "ridge"
     penalty: float | None = None
     tune: Literal["none", "first", "each"] = "none"
     tune_tasks: int = 5
     keep: Literal["pooled", "classwise"] = "pooled"
     rank: int = 8
-    precision: Literal["float16", "float32", "float64"] = "float16"
+    precision: Precision = "float16"
     epochs: int = 20
     batch_size: int = 48
     lr: float = 0.01
@@ -92,10 +96,8 @@ class LIFT(Method):
         if self.penalty is not None:
             check_ranges(self, penalty=(1e-12, 1e12))
         vit, device = self.trainer.vit, self.trainer.device
-        parts = parts_of(self.features, vit.depth)
-        weights_F = depth_weights([part.block for part in parts], vit.depth, vit.width)
         nowhere = torch.zeros(0, device=device)
-        self.lift = Lift(weights_F, self.width, derive(self.trainer.seed, "lift"), nowhere)
+        self.lift = lift_of(vit, self.features, self.width, self.trainer.seed, nowhere)
         if self.keep == "pooled":
             self.sums = pooled(self.lift.width, nowhere)
         else:
@@ -161,11 +163,10 @@ class LIFT(Method):
         return None if self.tune == "none" else self.adapter
 
     def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
-        """Round the sums to the precision they rest in, then solve: a resumed run does the same."""
-        self.resting = at_rest(self.sums, self.precision)
-        awake(self.sums, self.resting)
-        kinds: tuple[Kind, ...] = ("ridge", "lda") if self.head == "auto" else (self.head,)
-        self.choice, found = choose(self.sums, hidden_NM, labels_N, kinds, self.penalty)
+        """Have the classifier follow from the sums; these images of theirs are left out in turn."""
+        self.resting, self.choice, found = settled(
+            self.sums, hidden_NM, labels_N, self.precision, self.head, self.penalty
+        )
         check_finite(found.weights_MC, "the weights of the classifier")
         self.weights_CM = found.weights_MC.T.to(self.weights_CM).contiguous()
         self.bias_C = found.bias_C.to(self.bias_C)
@@ -198,3 +199,28 @@ class LIFT(Method):
         kind, penalty, temperature, left_out, accuracy = state["classifier/choice"].tolist()
         self.choice = Choice(KINDS[int(kind)], penalty, temperature, int(left_out), accuracy)
         self._settled = True
+
+
+def lift_of(vit: ViT, features: Depths, width: int, seed: int, like: Array) -> Lift:
+    """The map from what is read of a network to what the sums are of."""
+    blocks = [part.block for part in parts_of(features, vit.depth)]
+    weights_F = depth_weights(blocks, vit.depth, vit.width)
+    return Lift(weights_F, width, derive(seed, "lift"), like)
+
+
+def settled(
+    sums: ClassSums,
+    hidden_NM: Array,
+    labels_N: Array,
+    precision: Precision,
+    head: Head,
+    penalty: float | None,
+) -> tuple[dict[str, Array], Choice, Linear]:
+    """Round the sums to the precision they rest in, then solve: a resumed run does the same.
+
+    What rests of them, the head chosen by leaving out these images, and its weights.
+    """
+    resting = at_rest(sums, precision)
+    awake(sums, resting)
+    kinds: tuple[Kind, ...] = ("ridge", "lda") if head == "auto" else (head,)
+    return resting, *choose(sums, hidden_NM, labels_N, kinds, penalty)
