@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from dafuse.data.stream import class_order, task_sizes
-from dafuse.engine.config import RunConfig
+from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
 from dafuse.engine.devices import describe, launch
 from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
@@ -98,7 +98,7 @@ def plan(
         dict.fromkeys(seeds), experiment.settings, experiment.runs
     ):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
-        config = resolved(replace(base, method=own, seed=seed, **setting))
+        config = resolved(replace(_in_setting(base, setting), method=own, seed=seed))
         label = _label({**options, **setting})
         planned.append(Planned(label, replace(config, out=str(out / config.name()))))
     recorders = _recorders(planned, out)
@@ -108,6 +108,15 @@ def plan(
             other = None if recorder == each.folder else str(recorder)
             each.config = replace(each.config, replay=other, record=other is None)
     return planned
+
+
+def _in_setting(base: RunConfig, setting: Options) -> RunConfig:
+    """With these options; what is of other kinds of stream is for the runs on those."""
+    if "stream" not in setting:
+        return replace(base, **setting)
+    usual, own = RunConfig(), STREAMS[setting["stream"]]
+    others = {key: getattr(usual, key) for key in STREAM_OPTIONS if key not in own}
+    return replace(base, **{**others, **setting})
 
 
 def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
