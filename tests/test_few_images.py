@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import small_dataset, small_stream, small_trainer, small_vit
+from conftest import clean_environment, small_dataset, small_stream, small_trainer, small_vit
 from dafuse.commands.experiment import main
 from dafuse.engine.evaluate import evaluate
 from dafuse.errors import DafuseError
@@ -181,6 +182,11 @@ def test_other_images_are_not_mixed_in(world: list[str]) -> None:
     file.write_text('{"brok')
     with pytest.raises(DafuseError, match="delete it to measure again"):
         main(world)
+
+
+def test_imports_without_the_command_line() -> None:
+    code = "import sys; sys.modules['jsonargparse'] = None; import dafuse.experiments.few_images"
+    subprocess.run([sys.executable, "-c", code], env=clean_environment(), check=True)
 
 
 def test_a_script_needs_no_command_line(world: list[str]) -> None:

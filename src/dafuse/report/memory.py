@@ -1,7 +1,7 @@
 """Accuracy against what is kept: a table with bytes and bytes a class, and a figure.
 
 In the figure a point is a row of the table. Options that are words tell series apart, by colour and
-marker; options that are numbers are written beside the points.
+marker; options that are numbers, and differ within a series, are written beside the points.
 """
 
 import math
@@ -59,14 +59,20 @@ def points(runs: Iterable[RunResult]) -> list[Point]:
         return []
     varied = differing_options(runs)
     settings = [options_of(group.runs[0]) for group in group_runs(runs)]
+    table = make_table(runs).rows
+    words = [[own[key] for key in varied if isinstance(own.get(key), str)] for own in settings]
+    series = [", ".join(own) or row.name for own, row in zip(words, table, strict=True)]
     found = []
-    for own, row in zip(settings, make_table(runs).rows, strict=True):
-        words = [own[key] for key in varied if isinstance(own.get(key), str)]
-        numbers = {k: own[k] for k in varied if _is_number(own.get(k)) and _acts(k, own)}
-        label = ", ".join(f"{key.removeprefix('method.')} {v}" for key, v in numbers.items())
+    for name, own, row in zip(series, settings, table, strict=True):
+        peers = [other for other, its in zip(settings, series, strict=True) if its == name]
+        label = ", ".join(
+            f"{key.removeprefix('method.')} {own[key]}"
+            for key in varied
+            if _is_number(own.get(key)) and len({str(peer.get(key)) for peer in peers}) > 1
+        )
         kept, accuracy = _bytes(row), row.cells["average"].mean
         if kept > 0 and not math.isnan(accuracy):
-            found.append(Point(", ".join(words) or row.name, label, kept, accuracy))
+            found.append(Point(name, label, kept, accuracy))
     return found
 
 
@@ -99,8 +105,10 @@ def _draw(figure: "Figure", drawn: list[Point]) -> None:
     figure.legend(loc="outside lower left", ncols=3, fontsize=8.5)
     axes.autoscale_view()
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
-    places = [(point.kept, point.accuracy) for point in drawn]
-    name_points(figure, axes, places, [point.label for point in drawn], size=7)
+    named = [point for point in drawn if point.label]
+    if named:
+        places = [(point.kept, point.accuracy) for point in named]
+        name_points(figure, axes, places, [point.label for point in named], size=7)
 
 
 def _bytes(row: Row) -> float:
@@ -109,8 +117,3 @@ def _bytes(row: Row) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _acts(key: str, options: dict[str, Any]) -> bool:
-    """Whether the number matters here: the rank is of records of classes alone."""
-    return key != "method.rank" or options.get("method.keep") == "classwise"
