@@ -44,7 +44,7 @@ def test_every_declared_run_is_one_that_can_be_asked_for() -> None:
     for name, experiment in EXPERIMENTS.items():
         assert experiment.shows
         assert {*experiment.tables} <= TABLES.keys()
-        assert experiment.figure in FIGURES
+        assert experiment.cells or experiment.figure in FIGURES
         labels = {tuple(options.items()) for options in experiment.runs}
         assert len(labels) == len(experiment.runs), f"{name} has a run twice"
         for options in experiment.runs:
@@ -53,6 +53,79 @@ def test_every_declared_run_is_one_that_can_be_asked_for() -> None:
     free = {options["name"] for options in EXPERIMENTS["main-table"].runs}
     left_out = {name for name in METHODS if METHODS[name].keeps_images} | {"daf-retrieval"}
     assert free == METHODS.keys() - left_out
+
+
+def test_lift_joins_the_tables_of_all_methods() -> None:
+    for name in ("main-table", "efficiency", "seeds", "closed-form", "streams", "memory"):
+        assert "lift" in {options["name"] for options in EXPERIMENTS[name].runs}, name
+
+
+def test_runs_are_made_in_each_setting(
+    world: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same methods on every stream without tasks: a row and a line for each."""
+    main(["streams", "--method.features=last", "--points", "3", "--visits", "2", *world[:6]])
+    told = capsys.readouterr().out
+    assert "missing" not in told
+    text = Path("runs/streams-arrays.md").read_text()
+    for stream in ("online", "blurry", "repeated"):
+        for method in ("lift", "simplecil"):
+            assert f"| {method} ({stream}) |" in text
+    assert "| none |" in text  # nothing is trained: there is no speed of training
+    assert Path("runs/streams-arrays.png").read_bytes().startswith(b"\x89PNG")
+    assert "lift (blurry)" in Path("runs/streams-arrays.html").read_text()
+
+
+def test_the_settings_are_the_experiments_choice(world: list[str]) -> None:
+    base = parse([*world[:6], "--points", "9", "--visits", "4"])
+    planned = plan(EXPERIMENTS["streams"], base, [1], Path("runs"), {})
+    assert {each.config.points for each in planned} == {9}
+    assert [each.config.visits for each in planned[::2]] == [3, 3, 4]  # of the repeated one alone
+    assert planned[0].label == "lift-stream-online"
+    assert len({each.folder for each in planned}) == 6
+    with pytest.raises(DafuseError, match="chooses stream itself: leave --stream out"):
+        plan(EXPERIMENTS["streams"], replace(base, stream="online"), [1], Path("runs"), {})
+
+
+def test_memory_sets_accuracy_against_bytes(
+    world: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tuple(
+        options
+        for options in EXPERIMENTS["memory"].runs
+        if options["features"] in ("last", "all")
+        and options.get("rank", 2) == 2
+        and options.get("width", 0) == 0
+        and (options["features"] == "all") == (options.get("keep") == "classwise")
+    )
+    monkeypatch.setitem(EXPERIMENTS, "memory", replace(EXPERIMENTS["memory"], runs=runs))
+    assert len(runs) == 4
+    main(["memory", *world[:6]])
+    head, _, *rows = Path("runs/memory-arrays.md").read_text().splitlines()[2:8]
+    assert head == "| Method | Runs | Average | Final | Kept | Kept a class |"
+    assert [row.split(" |")[0] for row in rows] == [  # those that keep least first
+        "| lift (features=last)",
+        "| lift (features=last, precision=float32)",
+        "| lift (features=all, keep=classwise, rank=2)",
+        "| lift (features=all, keep=classwise, rank=2, precision=float32)",
+    ]
+    assert Path("runs/memory-arrays.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_closed_form_crosses_features_and_heads(
+    world: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tuple(
+        options
+        for options in EXPERIMENTS["closed-form"].runs
+        if options["name"] == "simplecil"
+        or (options.get("features") in ("last", "top") and not options.get("width"))
+    )
+    monkeypatch.setitem(EXPERIMENTS, "closed-form", replace(EXPERIMENTS["closed-form"], runs=runs))
+    main(["closed-form", *world[:6]])
+    text = Path("runs/closed-form-arrays.md").read_text()
+    assert "| lift, Average / Final: features, and head across | ridge | lda |" in text
+    assert Path("runs/closed-form-arrays.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_dry_run_lists_and_computes_nothing(

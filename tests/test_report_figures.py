@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.report import figures, run_figures
+from dafuse.report import figures, memory, ranking, run_figures
 from dafuse.report.drawing import spread
 from dafuse.report.efficiency import caption, efficiency, efficiency_png
 from dafuse.report.labels import NEAR, place_labels
@@ -219,3 +219,55 @@ def test_crowded_names_hide_neither_each_other_nor_points():
         for other in boxes[:i]:
             apart = left >= other[2] or other[0] >= right or bottom >= other[3] or other[1] >= top
             assert apart
+
+
+def kept(tmp_path, *settings):
+    for number, options in enumerate(settings):
+        folder = make_run(tmp_path / str(number), method="lift", options=options)
+
+        def keep(content, factor=number + 1):
+            for task in content["tasks"]:
+                task["kept_bytes"] = {"statistics": 1000 * factor}
+
+        rewrite(folder, "results.json", keep)
+    return find_runs([tmp_path])
+
+
+def test_accuracy_against_bytes_names_series_by_words_and_points_by_numbers(tmp_path):
+    common = {"name": "lift", "width": 0, "keep": "pooled", "rank": 8}
+    runs = kept(
+        tmp_path, {**common, "width": 9}, common, {**common, "keep": "classwise", "rank": 2}
+    )
+    found = memory.points(runs)
+    assert [(point.series, point.label, point.kept) for point in found] == [
+        ("pooled", "width 9", 1000),
+        ("pooled", "width 0", 2000),
+        ("classwise", "", 3000),
+    ]
+    table = memory.rows(runs)
+    assert [row[-2:] for row in table] == [["1 kB", "50 B"], ["2 kB", "100 B"], ["3 kB", "150 B"]]
+    for draw in (memory.memory_png, ranking.ranking_png):
+        draw(runs, tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    averages = [row.cells["average"].mean for row in ranking.ranked(runs)]
+    assert averages == sorted(averages, reverse=True)
+
+
+def test_settings_that_do_not_compare_make_neither(tmp_path):
+    for number, data in enumerate(("cifar100", "cifar100", "imagenet-r")):
+        make_run(tmp_path / str(number), seed=number, data={"name": data})
+    runs = find_runs([tmp_path])
+    assert memory.rows(runs) == []
+    for draw in (memory.memory_png, ranking.ranking_png):
+        with pytest.raises(DafuseError, match="on the same data and stream"):
+            draw(runs, tmp_path / "figure.png")
+
+
+def test_streams_are_told_apart_by_lines_and_methods_by_colours(tmp_path):
+    for stream in ("online", "blurry"):
+        for method in ("lift", "simplecil"):
+            make_run(tmp_path / f"{stream}-{method}", method=method, stream=stream)
+    runs = sorted(find_runs([tmp_path]), key=lambda run: (run.stream, run.method))
+    strokes = figures._strokes(figures.group_runs(runs))
+    assert [colour for colour, _ in strokes] == [*figures.PALETTE[:2]] * 2
+    assert [line for _, line in strokes] == ["-", "-", "--", "--"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dafuse.report.command import report
-from dafuse.report.grid import grid
+from dafuse.report.grid import grid, grids
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs
 from run_folders import make_run
@@ -60,3 +60,18 @@ def test_three_options_are_no_grid(tmp_path: Path) -> None:
     made(tmp_path / "a", ("random", "last"), ("robust", "mean"))
     made(tmp_path / "b", ("robust", "last"), alpha=2.0)
     assert grid(find_runs([tmp_path])) is None
+
+
+def test_of_several_methods_each_has_its_own(tmp_path: Path) -> None:
+    """More than two options: the first down, all others together across."""
+    for features in ("last", "all"):
+        for width, head in ((0, "ridge"), (9, "ridge"), (0, "lda")):
+            options = {"name": "lift", "features": features, "width": width, "head": head}
+            make_run(tmp_path / f"{features}-{width}-{head}", method="lift", options=options)
+    make_run(tmp_path / "simplecil", method="simplecil")
+    runs = find_runs([tmp_path])
+    assert grid(runs) is None
+    ((head_row, rows),) = grids(runs)
+    assert head_row[0] == "lift, Average / Final: features, and width, head across"
+    assert sorted(head_row[1:]) == ["0, lda", "0, ridge", "9, ridge"]
+    assert [row[0] for row in rows] == ["all", "last"]

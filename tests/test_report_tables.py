@@ -208,3 +208,18 @@ def test_terminal_table_shows_all_of_few_and_the_essence_of_many(tmp_path, rows)
 )  # fmt: skip
 def test_human_bytes(count, text):
     assert human_bytes(count) == text
+
+
+def test_what_trains_nothing_has_no_speed_of_training(tmp_path):
+    """Unlike a speed that is not known, as of a run whose training was replayed."""
+
+    def nothing(content):
+        for task in content["tasks"]:
+            del task["images"]["train"]
+
+    for name in ("lift", "finetune"):
+        rewrite(make_run(tmp_path / name, method=name), "results.json", nothing)
+    rewrite(tmp_path / "finetune", "config.json", lambda c: c["config"].update(replay="runs/x"))
+    rows = tables.plain_rows(tables.make_table(find_runs([tmp_path])))
+    speeds = {row[0]: row[tables.header().index("Training images/s")] for row in rows}
+    assert speeds == {"finetune": "–", "lift": "none"}

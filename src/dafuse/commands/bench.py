@@ -31,6 +31,7 @@ BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has 
     "growth": "seconds and bytes of a task, early and late in a stream of 100",
     "memory": "bytes and accuracy of each kind of class memory",
     "cpu": "one learning step on two threads against the plain loop",
+    "lesson": "a lesson by lift against the forward pass, a stream by lift against DAF",
 }
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth")
 

@@ -20,13 +20,15 @@ from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, Me
 from dafuse.files import make_folder
 from dafuse.progress import Progress
 from dafuse.report.outputs import write_outputs
+from dafuse.report.tables import terminal_rows
 
 if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
+    from dafuse.experiments.few_images import FewImages
     from dafuse.experiments.measurement import Measurement
     from dafuse.experiments.plan import Planned
 
-    Step = Planned | Measurement
+    Step = Planned | Measurement | FewImages
 
 NOT_HERE = {  # options of `dafuse run`, and what to do instead
     "--seed": "use --seeds",
@@ -46,6 +48,9 @@ def main(arguments: list[str]) -> None:
     experiment = EXPERIMENTS[options.name]
     measure = _measure_options(options, experiment.measures)
     texts, rest = _method_options(rest)
+    if experiment.cells:
+        _cells(options, experiment, texts, rest)
+        return
     base, common = _parsed(rest, texts, experiment)
     from dafuse.experiments.plan import estimates, measurements, plan
 
@@ -73,6 +78,39 @@ def main(arguments: list[str]) -> None:
         print(f"missing: {'; '.join(missing)}")
     if failed:
         raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
+
+
+def _cells(
+    options: argparse.Namespace, experiment: Experiment, texts: dict[str, str], rest: list[str]
+) -> None:
+    """An experiment without runs: its cells, a table and a figure."""
+    if texts:
+        raise DafuseError(f"{options.name} has no runs: leave --method.{next(iter(texts))} out")
+    base = parse(rest)
+    from dafuse.experiments.few_images import FewImages
+    from dafuse.report.few_images import read_cells, table, write_cells
+
+    out = _folder(options.out)
+    step = FewImages.asked(base, options.seeds or experiment.seeds, out)
+    file = out / f"{options.name}-{Path(step.config.data['name']).name}"
+    if options.dry_run:
+        _show_plan([step], [None if not step.finished() else 0.0], out)
+        print(f"makes {file}.md and .png")
+        return
+    failed: list[str] = []
+    if not options.report_only:
+        make_folder(out)
+        from dafuse.engine.display import TerminalProgress
+
+        with TerminalProgress() as progress:
+            failed = make_all([step], progress)
+    if (found := read_cells(step.folder)) and found["cells"]:
+        missing = "" if step.finished() else step.state()
+        title = f"{options.name}: {step.config.data['name']}, {step.config.backbone}"
+        wide_console().print(terminal_rows(*table(found)))
+        print("\n".join(write_cells(found, file, title, missing)))
+    if failed:
+        raise DafuseError(failed[0])
 
 
 def _report(

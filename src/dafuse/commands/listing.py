@@ -67,10 +67,10 @@ def recipes() -> Table:
 def experiments() -> Table:
     from dafuse.experiments.declared import EXPERIMENTS
 
-    rows = [
-        (name, one.shows, f"{len(one.runs)} x {len(one.seeds)}")
-        for name, one in EXPERIMENTS.items()
-    ]
+    rows = []
+    for name, one in EXPERIMENTS.items():
+        runs = "cells" if one.cells else len(one.runs) * len(one.settings)
+        rows.append((name, one.shows, f"{runs} x {len(one.seeds)}"))
     return _table(("name", "what it shows", "runs x seeds"), rows)
 
 

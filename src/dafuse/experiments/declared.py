@@ -6,9 +6,10 @@ from typing import Any
 
 Options = dict[str, Any]  # a method's name and the options in which it differs from its defaults
 
-EXEMPLAR_FREE = (
-    "finetune simplecil aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf daf-paper"
-)
+EXEMPLAR_FREE = "finetune simplecil aper lift ranpac layup klda slca ssiat ease mos tuna l2p dualprompt coda daf daf-paper"
+FEATURES = ["last", "top", "all", "moments"]  # what `lift` can read of a network
+PRECISIONS = ["float32", "float16"]  # of its sums between lessons
+RULES = ["dynamic", "static", "mean", "last"]  # of DAF's fusion
 MEASUREMENT = "measurement"  # the label of a step that is no run
 REHEARSAL = "icarl memo foster daf"
 
@@ -22,7 +23,9 @@ class Experiment:
     tables: tuple[str, ...] = ("table",)
     figure: str = "accuracy"
     seeds: tuple[int, ...] = (1993,)
+    settings: tuple[Options, ...] = ({},)  # options of `dafuse run`; every run is made in each
     measures: bool = False  # DAF's approximations too, at what the first run recorded
+    cells: bool = False  # no runs: classifiers on few images of few classes, `few_images.py`
 
 
 def _option(default: int, meaning: str) -> int:
@@ -44,10 +47,10 @@ def _named(names: str) -> tuple[Options, ...]:
     return tuple({"name": name} for name in names.split())
 
 
-def _daf(**varied: list[Any]) -> tuple[Options, ...]:
-    """DAF with every combination of these values."""
+def _each(name: str, **varied: list[Any]) -> tuple[Options, ...]:
+    """The method with every combination of these values."""
     return tuple(
-        {"name": "daf", **dict(zip(varied, values, strict=True))}
+        {"name": name, **dict(zip(varied, values, strict=True))}
         for values in product(*varied.values())
     )
 
@@ -63,32 +66,36 @@ EXPERIMENTS: dict[str, Experiment] = {
     "rehearsal": Experiment("DAF beside methods that keep 20 images a class", _named(REHEARSAL)),
     "efficiency": Experiment(
         "accuracy against training speed, coloured by inference speed (Figure 1)",
-        _named("aper ranpac slca ssiat ease mos tuna l2p dualprompt coda daf"),
+        _named("aper lift ranpac layup klda slca ssiat ease mos tuna l2p dualprompt coda daf"),
         figure="efficiency",
     ),
     "ablation": Experiment(
         "initialisation x rule, the full grid, the mean of all adapters among the rules",
-        _daf(init=["robust", "previous", "random"], rule=["last", "static", "mean", "dynamic"]),
+        _each(
+            "daf",
+            init=["robust", "previous", "random"],
+            rule=["last", "static", "mean", "dynamic"],
+        ),
         tables=("grid", "table"),
     ),
     "initialisation": Experiment(
         "three initialisations, the last adapter alone and fused (Table 2)",
-        _daf(init=["random", "previous", "robust"], rule=["last", "dynamic"]),
+        _each("daf", init=["random", "previous", "robust"], rule=["last", "dynamic"]),
         tables=("grid", "table"),
     ),
     "alpha": Experiment(
         "stability, plasticity, average and final accuracy over alpha",
-        _daf(alpha=[0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0]),
+        _each("daf", alpha=[0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0]),
         figure="sweep",
     ),
     "gamma": Experiment(
         "final accuracy over gamma",
-        _daf(gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0]),
+        _each("daf", gamma=[0.0, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0]),
         figure="sweep",
     ),
     "seeds": Experiment(
         "five class orders, mean and deviation, paired differences to DAF",
-        ({"name": "daf"}, {"name": "daf", "rule": "mean"}, *_named("ranpac tuna")),
+        ({"name": "daf"}, {"name": "daf", "rule": "mean"}, *_named("lift ranpac layup klda tuna")),
         tables=("table", "paired"),
         seeds=(1993, 1994, 1995, 1996, 1997),
     ),
@@ -107,5 +114,45 @@ EXPERIMENTS: dict[str, Experiment] = {
         tables=("table", "approximations"),
         figure="approximations",
         measures=True,
+    ),
+    "closed-form": Experiment(
+        "features x heads in closed form, beside prototypes, RanPAC and DAF (not in the paper)",
+        (
+            *_each("lift", features=FEATURES, width=[0, 5000], head=["ridge"]),
+            *_each("lift", features=FEATURES, head=["lda"]),
+            *_named("simplecil ranpac layup klda"),
+            *_each("daf", rule=RULES, head=["aligned", "ridge", "lda"]),
+        ),
+        tables=("grid", "table"),
+        figure="ranking",
+    ),
+    "streams": Experiment(
+        "streams without tasks: accuracy on the classes seen at each point (not in the paper)",
+        _named("lift simplecil layup klda"),
+        settings=({"stream": "online"}, {"stream": "blurry"}, {"stream": "repeated"}),
+    ),
+    "memory": Experiment(
+        "accuracy against the bytes that lift keeps, pooled and class by class (not in the paper)",
+        (
+            *_each("lift", features=FEATURES, width=[0, 2500, 5000], precision=PRECISIONS),
+            *_each(
+                "lift",
+                features=["all", "moments"],
+                keep=["classwise"],
+                rank=[2, 4, 8, 16],
+                precision=PRECISIONS,
+            ),
+        ),
+        tables=("memory", "table"),
+        figure="memory",
+    ),
+    "few-images": Experiment(
+        "lift beside nearest mean, LDA, logistic and ridge regression on 1 to 500 images of 5 to "
+        "200 classes (not in the paper)",
+        (),
+        tables=(),
+        figure="",
+        seeds=(1993, 1994, 1995, 1996, 1997),
+        cells=True,
     ),
 }

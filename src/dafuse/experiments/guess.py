@@ -42,6 +42,10 @@ class Guess:
                 passes += STEP[self._device] * _epochs(options, task) * len(task.train)
         return passes * self._seconds
 
+    def of_features(self) -> float:
+        """Of one pass over all images."""
+        return (len(self._dataset.train) + len(self._dataset.test)) * self._seconds
+
     def of_measurement(self, options: MeasureOptions) -> float:
         products = TENSORS * (options.probes + options.coordinates)
         images = options.tasks * options.images

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from dafuse.data.stream import class_order, task_sizes
-from dafuse.engine.config import RunConfig
+from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
 from dafuse.engine.devices import describe, launch
 from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
@@ -91,12 +91,16 @@ def plan(
     ``common`` are options for each method that has them, such as fewer epochs.
     """
     _require_asked_for(experiment, common)
+    _require_left_to(experiment, base)
     _require_possible(base, seeds)
     planned: list[Planned] = []
-    for seed, options in product(dict.fromkeys(seeds), experiment.runs):
+    for seed, setting, options in product(
+        dict.fromkeys(seeds), experiment.settings, experiment.runs
+    ):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
-        config = resolved(replace(base, method=own, seed=seed))
-        planned.append(Planned(_label(options), replace(config, out=str(out / config.name()))))
+        config = resolved(replace(_in_setting(base, setting), method=own, seed=seed))
+        label = _label({**options, **setting})
+        planned.append(Planned(label, replace(config, out=str(out / config.name()))))
     recorders = _recorders(planned, out)
     for each in planned:
         if _records(each.config):
@@ -104,6 +108,15 @@ def plan(
             other = None if recorder == each.folder else str(recorder)
             each.config = replace(each.config, replay=other, record=other is None)
     return planned
+
+
+def _in_setting(base: RunConfig, setting: Options) -> RunConfig:
+    """With these options; what is of other kinds of stream is for the runs on those."""
+    if "stream" not in setting:
+        return replace(base, **setting)
+    usual, own = RunConfig(), STREAMS[setting["stream"]]
+    others = {key: getattr(usual, key) for key in STREAM_OPTIONS if key not in own}
+    return replace(base, **{**others, **setting})
 
 
 def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
@@ -140,6 +153,14 @@ def _require_asked_for(experiment: Experiment, common: Options) -> None:
     for key in common:
         if any(key in options for options in experiment.runs):
             raise DafuseError(f"this experiment chooses {key} itself: leave --method.{key} out")
+
+
+def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
+    """An option of runs that the experiment decides on must not be asked for."""
+    usual = RunConfig()
+    for key in dict.fromkeys(key for setting in experiment.settings for key in setting):
+        if getattr(base, key) != getattr(usual, key):
+            raise DafuseError(f"this experiment chooses {key} itself: leave --{key} out")
 
 
 def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
+from dafuse.heads.arrays import Array
 from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.lifting import Lift, depth_weights
+from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.contract import Method
@@ -34,7 +36,10 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import derive
 from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import parts_of
+from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths, parts_of
+
+Head = Literal["ridge", "lda", "auto"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,15 +73,15 @@ class LIFT(Method):
     trains_once = True
     observes = True
 
-    features: Literal["last", "top", "all", "moments"] = "moments"
+    features: Depths = "moments"
     width: int = 0
-    head: Literal["ridge", "lda", "auto"] = "ridge"
+    head: Head = "ridge"
     penalty: float | None = None
     tune: Literal["none", "first", "each"] = "none"
     tune_tasks: int = 5
     keep: Literal["pooled", "classwise"] = "pooled"
     rank: int = 8
-    precision: Literal["float16", "float32", "float64"] = "float16"
+    precision: Precision = "float16"
     epochs: int = 20
     batch_size: int = 48
     lr: float = 0.01
@@ -89,16 +94,15 @@ class LIFT(Method):
         check_ranges(self, width=at_least_0, rank=at_least_1, tune_tasks=at_least_1)
         check_ranges(self, penalty=(1e-12, 1e12))
         vit, device = self.trainer.vit, self.trainer.device
-        parts = parts_of(self.features, vit.depth)
-        weights_F = depth_weights([part.block for part in parts], vit.depth, vit.width)
         nowhere = torch.zeros(0, device=device)
-        self.lift = Lift(weights_F, self.width, derive(self.trainer.seed, "lift"), nowhere)
+        self.lift = lift_of(vit, self.features, self.width, self.trainer.seed, nowhere)
         if self.keep == "pooled":
             self.sums = pooled(self.lift.width, nowhere)
         else:
             self.sums = classwise(self.lift.width, self.rank, nowhere)
-        kinds: tuple[Kind, ...] = KINDS if self.head == "auto" else (self.head,)
-        self.solved = ClosedForm(self.lift, self.sums, kinds, self.penalty, self.precision, device)
+        self.solved = ClosedForm(
+            self.lift, self.sums, kinds_of(self.head), self.penalty, self.precision, device
+        )
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -153,3 +157,15 @@ class LIFT(Method):
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
         self.solved.load_state(state)
+
+
+def lift_of(vit: ViT, features: Depths, width: int, seed: int, like: Array) -> Lift:
+    """The map from what is read of a network to what the sums are of."""
+    blocks = [part.block for part in parts_of(features, vit.depth)]
+    weights_F = depth_weights(blocks, vit.depth, vit.width)
+    return Lift(weights_F, width, derive(seed, "lift"), like)
+
+
+def kinds_of(head: Head) -> tuple[Kind, ...]:
+    """The kinds of heads that are tried."""
+    return KINDS if head == "auto" else (head,)

@@ -136,13 +136,16 @@ def heat_map(axes: "Axes", values: Any, low: float, high: float, label: str) -> 
     return image
 
 
-def write_in_cells(axes: "Axes", values: Any, middle: float, size: float = 8) -> None:
+def write_in_cells(
+    axes: "Axes", values: Any, middle: float, size: float = 8, form: str = "{:.0f}"
+) -> None:
     """Each value in its cell, light on the dark half of the colours and dark on the light half."""
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             if value == value:  # not NaN
                 colour = "#ffffff" if value < middle else "#101114"
-                axes.text(j, i, f"{value:.0f}", ha="center", va="center", color=colour, size=size)
+                text = form.format(value)
+                axes.text(j, i, text, ha="center", va="center", color=colour, size=size)
 
 
 def count_in_whole(axis: Any) -> None:

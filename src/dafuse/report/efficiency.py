@@ -16,7 +16,7 @@ from dafuse.report.drawing import COLOURS, INK, PICTURE, NothingToDraw, canvas, 
 from dafuse.report.labels import name_points
 from dafuse.report.measures import human_number
 from dafuse.report.runs import RunResult
-from dafuse.report.setting import data_name, stream_name
+from dafuse.report.setting import comparable
 from dafuse.report.tables import make_table
 
 if TYPE_CHECKING:
@@ -85,11 +85,7 @@ def efficiency_points(runs: Iterable[RunResult]) -> list[Point]:
     Nor where accuracies do not compare, as of several data sets or streams.
     """
     runs = list(runs)
-    settings = {
-        (data_name(run.config["data"]), stream_name(run), run.config.get("backbone"))
-        for run in runs
-    }
-    if len(settings) > 1:
+    if not comparable(runs):
         return []
     points = []
     for row in make_table(run for run in runs if not run.replayed).rows:

@@ -1,5 +1,6 @@
 """Figures of accuracy. Each is an SVG element, or "" where there is nothing to draw."""
 
+import json
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -67,13 +68,11 @@ def _draw_curves(
     axes = figure.subplots()
     ends, lines, lowest, highest = [], [], 100.0, 0.0
     by_classes = over_classes(groups)
-    for number, group in enumerate(groups):
+    for group, (colour, dashes) in zip(groups, _strokes(groups), strict=True):
         first = group.runs[0]
         seen = first.seen_classes if by_classes else list(range(1, len(first.matrix) + 1))
         curves = np.array([run.curve for run in group.runs])
         mean = curves.mean(axis=0)
-        colour = PALETTE[number % len(PALETTE)]
-        dashes = LINES[number // len(PALETTE) % len(LINES)]
         if len(curves) > 1:
             deviation = curves.std(axis=0, ddof=1)
             axes.fill_between(
@@ -94,6 +93,21 @@ def _draw_curves(
     if len(groups) > 1:
         _name_lines(figure, axes, lines, ends, label_size)
     return ends
+
+
+def _strokes(groups: list[Group]) -> list[tuple[str, str]]:
+    """A colour and a kind of line for each: of several streams, a line for each kind of stream."""
+    streams = list(dict.fromkeys(group.runs[0].stream for group in groups))
+    if len(streams) == 1:
+        places = [divmod(number, len(PALETTE)) for number in range(len(groups))]
+    else:
+        learners = [json.dumps(group.runs[0].config["method"]) for group in groups]
+        known = list(dict.fromkeys(learners))
+        places = [
+            (streams.index(group.runs[0].stream), known.index(learner))
+            for group, learner in zip(groups, learners, strict=True)
+        ]
+    return [(PALETTE[k % len(PALETTE)], LINES[line % len(LINES)]) for line, k in places]
 
 
 def _name_lines(

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dafuse.files import write_atomically
-from dafuse.report import measurements, paired, tables
+from dafuse.report import measurements, memory, paired, tables
 from dafuse.report.approximation_figures import path_png
 from dafuse.report.drawing import NothingToDraw
 from dafuse.report.efficiency import efficiency_png
 from dafuse.report.figures import curve_png
-from dafuse.report.grid import grid
+from dafuse.report.grid import grids
+from dafuse.report.ranking import ranking_png
 from dafuse.report.runs import RunResult
 from dafuse.report.sweep import sweep_png
 
@@ -22,8 +23,12 @@ def results_table(runs: Runs) -> str:
 
 
 def grid_table(runs: Runs) -> str:
-    crossed = grid(runs)
-    return tables.markdown_rows(*crossed) if crossed else ""
+    return "\n".join(tables.markdown_rows(*crossed) for crossed in grids(runs))
+
+
+def memory_table(runs: Runs) -> str:
+    rows = memory.rows(runs)
+    return tables.markdown_rows(memory.HEAD, rows) if rows else ""
 
 
 def paired_table(runs: Runs) -> str:
@@ -56,12 +61,15 @@ TABLES: dict[str, Callable[[Runs], str]] = {  # "" where the runs do not make on
     "table": results_table,
     "grid": grid_table,
     "paired": paired_table,
+    "memory": memory_table,
     "approximations": approximations_table,
 }
 FIGURES: dict[str, Callable[[Runs, Path], None]] = {  # NothingToDraw where they do not make one
     "accuracy": curve_png,
     "efficiency": efficiency_png,
     "sweep": sweep_png,
+    "ranking": ranking_png,
+    "memory": memory.memory_png,
     "approximations": approximations_png,
 }
 

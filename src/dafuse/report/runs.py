@@ -57,6 +57,13 @@ class RunResult:
         return self.config.get("replay") is not None and not trained
 
     @property
+    def trains(self) -> bool:
+        """Whether anything was trained in it or in the run it replays, as far as that is known."""
+        phases = [task.get("images") for task in self.tasks]
+        known = self.primary and self.config.get("replay") is None and all(phases)
+        return not known or any("train" in images for images in phases if images)
+
+    @property
     def method(self) -> str:
         return self.config["method"]["name"]
 

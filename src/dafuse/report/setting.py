@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def stream_name(run: RunResult) -> str:
         key: setting(run, key) for key in STREAM_OPTIONS if setting(run, key) != getattr(USUAL, key)
     }
     return "" if run.stream == "tasks" else named(f"{run.stream} stream", changed)
+
+
+def comparable(runs: Iterable[RunResult]) -> bool:
+    """Whether accuracies compare: of one data set, stream and backbone."""
+    told = {
+        (data_name(run.config["data"]), stream_name(run), run.config.get("backbone"))
+        for run in runs
+    }
+    return len(told) <= 1
 
 
 def named(name: str, options: dict[str, Any]) -> str:

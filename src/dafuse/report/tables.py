@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 UNKNOWN = "–"
+NONE = "none"  # the speed of a training that there is not
 FOR_TERMINAL = ("Method", "Runs", "Average", "Final", "Forgetting", "Kept")
 
 
@@ -35,6 +36,7 @@ class Row:
     tasks_total: int
     taskless: bool  # a stream without tasks: its average is the area under its curve
     cells: dict[str, Cell]
+    trains: bool = True  # or nothing, in no task
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def _row(group: Group) -> Row:
         first.results["tasks_total"],
         first.stream != "tasks",
         {key: _cell([value[key] for value in values]) for key in COLUMNS},
+        any(run.trains for run in group.runs),
     )
 
 
@@ -79,7 +82,10 @@ def plain_rows(table: Table) -> list[list[str]]:
             row.name,
             str(row.runs) if row.runs == row.seeds else f"{row.runs} (seeds: {row.seeds})",
             str(row.tasks) if row.tasks == row.tasks_total else f"{row.tasks}/{row.tasks_total}",
-            *(show(row.cells[key], column) for key, column in COLUMNS.items()),
+            *(
+                NONE if key == "train_speed" and not row.trains else show(row.cells[key], column)
+                for key, column in COLUMNS.items()
+            ),
         ]
         for row in table.rows
     ]

@@ -1,0 +1,145 @@
+"""A lesson by `lift`: against the forward pass of its images alone, and a stream against DAF's.
+
+Five classes of fifty images, taught to an empty model and to one that knows many classes already,
+whose sums are of more images than a feature has numbers. Nothing is trained.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
+from dafuse.data.dataset import ImageSet
+from dafuse.data.stream import Task
+from dafuse.engine.devices import seconds
+from dafuse.engine.training import Trainer
+from dafuse.heads.arrays import from_numpy
+from dafuse.heads.resting import at_rest
+from dafuse.heads.sums import pooled
+from dafuse.methods.contract import Method
+from dafuse.methods.daf import DAF
+from dafuse.methods.lift import LIFT
+from dafuse.methods.packing import packed
+from dafuse.seeds import numpy_generator
+from dafuse.vit.depths import Depths
+from dafuse.vit.load import load_backbone
+from dafuse.vit.weights import COMPACT
+
+CLASSES = 5  # of a lesson
+LESSON = Goal("ratio", most=1.5)  # of the forward pass
+STREAM = Goal("ratio", least=20)  # times as fast as DAF
+
+
+@dataclass(frozen=True)
+class Sizes:
+    per_class: int  # images, in a lesson
+    known: int  # classes of the model that knows many
+    more: int  # images in its sums, beyond the numbers of a feature
+    tasks: int  # of the stream
+    per_class_of_stream: int
+    epochs: int = 20  # DAF's
+    align_epochs: int = 30
+    features: Depths = LIFT.features
+    rounds: int | None = None  # at most, of lessons
+    stream_rounds: int = 1  # at most
+
+
+SIZES = {
+    "gpu": Sizes(50, 100, 1000, 20, 500),
+    "cpu": Sizes(50, 100, 1000, 20, 20, rounds=3),
+    "quick": Sizes(2, 6, 10, 2, 2, 1, 1, "last"),
+}
+
+
+def parts(setting: Setting) -> Parts:
+    sizes = setting.sizes(SIZES)
+    return {
+        "one lesson": partial(_lesson, setting, sizes),
+        "a stream": partial(_stream, setting, sizes),
+    }
+
+
+def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
+    dataset = random_images(CLASSES, sizes.per_class, side=64)
+    trainer, stream = world(load_backbone(COMPACT), dataset, CLASSES, setting.fabric())
+    task, later = stream[0], _later(stream[0], sizes.known)
+    empty, many = (LIFT(trainer=trainer, features=sizes.features, tune="none") for _ in range(2))
+    _fill(many, sizes)
+    variants: dict[str, Callable[[], float]] = {
+        "forward": lambda: _seconds(trainer, lambda: trainer.features(task.train, None)),
+        "empty": _learning(empty, task, trainer),
+        "many": _learning(many, later, trainer),
+    }
+    found = setting.alternate(variants, "lesson", tuple(variants), sizes.rounds)
+    alone = "the forward pass", found["forward"]
+    goal = None if setting.quick else LESSON
+    images = f"{len(task.train)} images"
+    return [
+        compared("the forward pass alone", "s", found["forward"], note=images),
+        compared("lift, an empty model", "s", found["empty"], alone, "share", goal),
+        compared(f"lift, {sizes.known} classes known", "s", found["many"], alone, "share", goal),
+    ]
+
+
+def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
+    """Learning alone: both are tested in the same way."""
+    dataset = random_images(sizes.tasks * CLASSES, sizes.per_class_of_stream)
+    trainer, stream = world(load_backbone(COMPACT), dataset, CLASSES, setting.fabric())
+    made: dict[str, Callable[[], Method]] = {
+        "daf": lambda: DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs),
+        "lift": lambda: LIFT(trainer=trainer, features=sizes.features, tune="none"),
+    }
+    tasks = list(stream)
+
+    def learned(make: Callable[[], Method]) -> float:
+        method = make()
+        return sum(_seconds(trainer, partial(method.learn, task)) for task in tasks)
+
+    for make in () if setting.quick else made.values():  # warms up, and compiles
+        method = make()
+        for task in tasks[:2]:
+            method.learn(task)
+    variants = {name: partial(learned, make) for name, make in made.items()}
+    found = setting.alternate(variants, "stream", most=sizes.stream_rounds)
+    goal = None if setting.quick else STREAM
+    note = f"{sizes.tasks} tasks of {CLASSES} classes of {sizes.per_class_of_stream} images"
+    return [
+        compared("daf, the whole stream", "s", found["daf"], note=note),
+        compared("lift, the whole stream", "s", found["lift"], ("daf", found["daf"]), goal=goal),
+    ]
+
+
+def _later(task: Task, known: int) -> Task:
+    """The same images as a lesson of classes that come after so many."""
+    train = ImageSet(task.train.items, task.train.labels + known, task.train.index)
+    return replace(task, index=1, first=known, train=train)
+
+
+def _fill(method: LIFT, sizes: Sizes) -> None:
+    """Have a method know classes of made-up features, of full rank."""
+    width, like = method.lift.width, method.solved.weights_CM
+    count = width + sizes.more
+    drawn = numpy_generator(SEED, "known").standard_normal((count, width), dtype=np.float32)
+    sums = pooled(width, like[:0, 0])
+    sums.add(from_numpy(drawn, like), from_numpy(np.arange(count) % sizes.known, like))
+    resting = packed("statistics/sums", at_rest(sums, method.precision))
+    method.load_state({**method.state(), **resting})
+
+
+def _learning(method: LIFT, task: Task, trainer: Trainer) -> Callable[[], float]:
+    """Seconds of the lesson, always by the model as it was before."""
+    before = method.state()
+
+    def learn() -> float:
+        method.load_state(before)
+        return _seconds(trainer, lambda: method.learn(task))
+
+    return learn
+
+
+def _seconds(trainer: Trainer, work: Callable[[], object]) -> float:
+    trainer.begin_task()
+    return seconds(work, trainer.device)

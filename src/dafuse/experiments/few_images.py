@@ -1,0 +1,259 @@
+"""How good `lift` is with few images, beside what anybody would take: cells of classes and images.
+
+No stream: the features of all images are computed once. A cell draws some classes and some images
+of each by a seed, fits every classifier on them, and tests it on all test images of its classes.
+The others see the last block's CLS token, as they are commonly used; `lift` what it reads itself.
+
+    from dafuse.engine.config import RunConfig
+    from dafuse.experiments.few_images import FewImages
+
+    asked = FewImages.asked(RunConfig(data={"name": "cifar100"}), seeds=(1993, 1994), out="runs")
+    asked.make()    # started again, it goes on after the last finished cell
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dafuse.engine.config import RunConfig
+from dafuse.engine.provenance import compared_inputs, provenance
+from dafuse.engine.run import Bench, prepare, resolved
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.experiments.common_heads import COMMON, require_sklearn
+from dafuse.experiments.guess import Guess
+from dafuse.files import locked, make_folder, write_json
+from dafuse.heads.cosine import class_sums, cosine_logits
+from dafuse.heads.lifting import Lift
+from dafuse.heads.sums import pooled
+from dafuse.methods.closed_form import ClosedForm
+from dafuse.methods.lift import LIFT, Head, kinds_of, lift_of
+from dafuse.progress import Progress
+from dafuse.report.few_images import FILE, FORMAT, OWN, read_cells
+from dafuse.seeds import numpy_generator
+from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Part, parts_of
+
+CLASSES = (5, 10, 50, 100, 200)
+IMAGES = (1, 2, 5, 10, 50, 500)  # of a class
+HEADS: dict[str, Head] = {OWN: LIFT.head, f"{OWN}, head auto": "auto"}
+Cell = tuple[int, int, int]  # classes, images of each, seed
+
+
+@dataclass
+class Features:
+    """Of some images, on one device, with their labels."""
+
+    feats_NF: Tensor
+    labels_N: np.ndarray
+
+    def of(self, classes: np.ndarray, rows: np.ndarray) -> "Features":
+        """These rows, whose labels become positions among the classes."""
+        position = np.full(int(self.labels_N.max()) + 1, -1)
+        position[classes] = np.arange(len(classes))
+        where = torch.from_numpy(rows).to(self.feats_NF.device)
+        return Features(self.feats_NF[where], position[self.labels_N[rows]])
+
+
+def cell(train: Features, test: Features, last: slice, lift: Lift) -> dict[str, float | None]:
+    """Share of the test images that each classifier gets right; none where it cannot be fitted.
+
+    Args:
+        train: images of the classes 0..C-1, all that a classifier learns from
+        test: images of the same classes
+        last: which of the features are the last block's CLS token
+        lift: from the features to what `lift` sums
+    """
+    found: dict[str, float | None] = {"nearest mean": _nearest_mean(train, test, last)}
+    plain = [feats[:, last].double().cpu().numpy() for feats in (train.feats_NF, test.feats_NF)]
+    for name, fit in COMMON.items():
+        predict = fit(plain[0], train.labels_N)
+        found[name] = predict and float((predict(plain[1]) == test.labels_N).mean())
+    for name, head in HEADS.items():
+        found[name] = _lifted(train, test, lift, head)
+    return found
+
+
+def _nearest_mean(train: Features, test: Features, last: slice) -> float:
+    """By cosine, as SimpleCIL has it."""
+    labels_N = torch.from_numpy(train.labels_N).to(train.feats_NF.device)
+    rows_CD = class_sums(train.feats_NF[:, last], labels_N, int(train.labels_N.max()) + 1)
+    return _right(cosine_logits(test.feats_NF[:, last], rows_CD.to(test.feats_NF.dtype)), test)
+
+
+def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
+    """As `methods.lift` learns one task and predicts, at its defaults, nothing trained."""
+    device = train.feats_NF.device
+    sums = pooled(lift.width, train.feats_NF[:0, 0])
+    solved = ClosedForm(lift, sums, kinds_of(head), None, _usual("precision"), device)
+    solved.learn(train.feats_NF, torch.from_numpy(train.labels_N).to(device))
+    return _right(solved.scores(test.feats_NF), test)
+
+
+def _right(scores_NC: Tensor, test: Features) -> float:
+    return float((scores_NC.argmax(1).cpu().numpy() == test.labels_N).mean())
+
+
+def cells(
+    labels_N: np.ndarray, classes: Sequence[int], images: Sequence[int], seeds: Sequence[int]
+) -> list[Cell]:
+    """Those that the training images allow; one that takes everything is drawn once."""
+    counts_C = np.bincount(labels_N)
+    found = []
+    for count in classes:
+        for each in images:
+            enough = counts_C[counts_C >= each]
+            if len(enough) >= count:
+                everything = len(enough) == count and enough.max() == each
+                found += [(count, each, seed) for seed in seeds[: 1 if everything else None]]
+    return found
+
+
+def draw(labels_N: np.ndarray, wanted: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Classes that have enough images, and rows of these images; small draws lie in larger ones."""
+    count, images, seed = wanted
+    counts_C = np.bincount(labels_N)
+    mixed = numpy_generator(seed, "few images", "classes").permutation(len(counts_C))
+    classes = mixed[counts_C[mixed] >= images][:count]
+    rows = [
+        numpy_generator(seed, "few images", int(label)).permutation(
+            np.flatnonzero(labels_N == label)
+        )[:images]
+        for label in classes
+    ]
+    return classes, np.concatenate(rows)
+
+
+@dataclass
+class FewImages:
+    """A step of an experiment: all its cells, by one pass over the images."""
+
+    config: RunConfig  # data, backbone and device; the method is `lift` at its defaults
+    seeds: tuple[int, ...]
+    folder: Path
+    classes: tuple[int, ...] = CLASSES
+    images: tuple[int, ...] = IMAGES
+    label: str = "few images"
+
+    @classmethod
+    def asked(cls, base: RunConfig, seeds: Sequence[int], out: str | Path) -> "FewImages":
+        """In a folder that its configuration names; more seeds go on in it."""
+        alike = resolved(
+            replace(base, method={"name": "lift"}, stream="tasks", increment=1, order="natural")
+        )
+        name = f"few-images-{Path(alike.data['name']).name}-{replace(alike, seed=0).hash()[:8]}"
+        distinct = tuple(dict.fromkeys(seeds))
+        return cls(replace(alike, seed=distinct[0]), distinct, Path(out) / name)
+
+    def finished(self) -> bool:
+        return self.state() == "finished"
+
+    def state(self) -> str:
+        try:
+            found = read_cells(self.folder)
+        except DafuseError:
+            return "damaged"
+        if found is None:
+            return "to do"
+        planned = set(self._cells(np.repeat(np.arange(len(found["counts"])), found["counts"])))
+        left = len(planned - _done(found))
+        return f"{len(planned) - left} of {len(planned)} cells" if left else "finished"
+
+    def how(self) -> str:
+        return f"measures {len(self.classes) * len(self.images)} cells at most, each by each seed"
+
+    def guessed(self, guess: Guess) -> float:
+        """Seconds of the pass over all images; how long classifiers take to fit is not known."""
+        return guess.of_features()
+
+    def make(self, progress: Progress | None = None, bench: Bench | None = None) -> None:
+        """Measure the cells that are missing, and write each down as it is finished."""
+        require_sklearn()
+        progress = progress or Progress()
+        make_folder(self.folder)
+        with locked(self.folder / ".lock", self._refuse):
+            bench = bench or prepare(self.config, progress)
+            trainer = Trainer(bench.vit, bench.loader, bench.fabric, self.config.seed, progress)
+            found = self._begun(provenance(bench.vit, bench.loader, trainer.device), bench)
+            wanted = self._cells(bench.loader.dataset.train.labels)
+            left = [one for one in wanted if one not in _done(found)]
+            if not left:
+                return
+            train, test = self._features(trainer, bench)
+            with progress.bar("cells", len(wanted)) as bar:
+                bar.advance(len(wanted) - len(left))
+                for one in _measured(bench.vit, train, test, left):
+                    found["cells"].append(one)
+                    write_json(self.folder / FILE, found)
+                    note = f"{one['classes']} classes, {one['images']} images"
+                    bar.advance(note=note)
+
+    def _cells(self, labels_N: np.ndarray) -> list[Cell]:
+        return cells(labels_N, self.classes, self.images, self.seeds)
+
+    def _begun(self, origin: dict[str, Any], bench: Bench) -> dict[str, Any]:
+        """What is there of the same images and weights, or an empty beginning."""
+        found = read_cells(self.folder)
+        if found is None:
+            counts = np.bincount(bench.loader.dataset.train.labels).tolist()
+            return {
+                "format": FORMAT,
+                "config": self.config.asked(),
+                "provenance": origin,
+                "counts": counts,  # training images of each class
+                "cells": [],
+            }
+        for what, before, now in compared_inputs(found["provenance"], origin):
+            if before != now:
+                raise DafuseError(
+                    f"{self.folder} was measured with other {what}: delete it to measure again"
+                )
+        return found
+
+    def _features(self, trainer: Trainer, bench: Bench) -> tuple[Features, Features]:
+        """Of all training and of all test images."""
+        data, depths = bench.loader.dataset, _usual("features")
+        train, test = (
+            Features(trainer.features(part, None, depths=depths)[0], part.labels)
+            for part in (data.train, data.test)
+        )
+        return train, test
+
+    def _refuse(self) -> None:
+        raise DafuseError(f"another process measures in {self.folder}")
+
+
+def _measured(
+    vit: ViT, train: Features, test: Features, wanted: Sequence[Cell]
+) -> Iterator[dict[str, Any]]:
+    """The record of each cell, as JSON can hold it."""
+    depths = _usual("features")
+    place = parts_of(depths, vit.depth).index(Part(vit.depth - 1, "cls"))
+    last = slice(place * vit.width, (place + 1) * vit.width)
+    for one in wanted:
+        start = time.perf_counter()
+        classes, rows = draw(train.labels_N, one)
+        lift = lift_of(vit, depths, _usual("width"), one[2], train.feats_NF[:0, 0])
+        tested = np.flatnonzero(np.isin(test.labels_N, classes))
+        accuracy = cell(train.of(classes, rows), test.of(classes, tested), last, lift)
+        yield {
+            **dict(zip(("classes", "images", "seed"), one, strict=True)),
+            "tested": len(tested),
+            "accuracy": accuracy,
+            "seconds": time.perf_counter() - start,
+        }
+
+
+def _done(found: dict[str, Any]) -> set[Cell]:
+    return {(one["classes"], one["images"], one["seed"]) for one in found["cells"]}
+
+
+def _usual(option: str) -> Any:
+    """The default of an option of `lift`."""
+    return getattr(LIFT, option)

@@ -1,0 +1,136 @@
+"""Classifiers on few images of few classes: the measured cells read back, as a table and a figure.
+
+`experiments.few_images` says how they are measured. A cell is a number of classes and of images of
+each; its accuracies are means over draws, and so is the best of the others, which is the classifier
+whose mean is the greatest.
+"""
+
+import math
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from dafuse.errors import DafuseError
+from dafuse.files import read_json, write_atomically
+from dafuse.report.drawing import (
+    PICTURE,
+    NothingToDraw,
+    canvas,
+    heat_map,
+    png,
+    write_in_cells,
+)
+from dafuse.report.tables import UNKNOWN, markdown_rows
+
+FILE = "few-images.json"
+FORMAT = 1  # the one that is written, and read
+OWN = "lift"  # whose advantage is told
+DIFFERENCE = f"{OWN} less the best of the others"
+Means = dict[tuple[int, int], dict[str, float]]  # percent by classifier, of each cell
+
+
+def read_cells(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What was measured so far, if anything."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return None
+    try:
+        found = read_json(path)
+    except DafuseError as error:
+        raise DafuseError(f"{error}; delete it to measure again") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
+    return found
+
+
+def means(found: dict[str, Any]) -> Means:
+    """Over draws; NaN for a classifier that a cell has none of."""
+    draws: dict[tuple[int, int], list[dict[str, float | None]]] = {}
+    for one in sorted(found["cells"], key=lambda one: (one["classes"], one["images"])):
+        draws.setdefault((one["classes"], one["images"]), []).append(one["accuracy"])
+    return {
+        cell: {name: _mean([draw[name] for draw in several]) for name in several[0]}
+        for cell, several in draws.items()
+    }
+
+
+def advantage(accuracy: dict[str, float]) -> float:
+    """Points by which `OWN` is above the best classifier of another kind."""
+    others = [
+        value
+        for name, value in accuracy.items()
+        if not name.startswith(OWN) and not math.isnan(value)
+    ]
+    return accuracy[OWN] - max(others, default=math.nan)
+
+
+def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: one for each cell, and below them mean and min of the advantage."""
+    by_cell = means(found)
+    counts: dict[tuple[int, int], int] = {}
+    for one in found["cells"]:
+        cell = one["classes"], one["images"]
+        counts[cell] = counts.get(cell, 0) + 1
+    names = list(next(iter(by_cell.values()), {}))
+    rows = [
+        [
+            _plural(cell[0], "class", "es") + ", " + _plural(cell[1], "image"),
+            str(counts[cell]),
+            *(_shown(accuracy[name]) for name in names),
+            f"{advantage(accuracy):+.2f}",
+        ]
+        for cell, accuracy in by_cell.items()
+    ]
+    gains = [advantage(accuracy) for accuracy in by_cell.values()]
+    for name, value in (("mean", statistics.fmean), ("min", min)) if gains else ():
+        rows.append([f"{name} of all cells", *[""] * (len(names) + 1), f"{value(gains):+.2f}"])
+    return ["Classes, images of each", "Draws", *names, DIFFERENCE], rows
+
+
+def figure_png(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """The advantage in each cell: classes down, images of each across. 1200 pixels wide."""
+    by_cell = means(found)
+    classes, images = (sorted({cell[k] for cell in by_cell}) for k in (0, 1))
+    if len(by_cell) < 2:
+        raise NothingToDraw("the figure needs two measured cells")
+    gains = {cell: advantage(accuracy) for cell, accuracy in by_cell.items()}
+    values = [[gains.get((down, across), math.nan) for across in images] for down in classes]
+    low, high = min(gains.values()), max(gains.values())
+    with canvas(8, 4.4, **PICTURE) as figure:
+        axes = figure.subplots()
+        heat_map(axes, values, low, max(high, low + 0.1), f"{DIFFERENCE} (points)")
+        write_in_cells(axes, values, (low + high) / 2, size=11, form="{:+.1f}")
+        axes.set_xticks(range(len(images)), [str(count) for count in images])
+        axes.set_yticks(range(len(classes)), [str(count) for count in classes])
+        axes.set(xlabel="images of a class", ylabel="classes")
+        picture = png(figure)
+    write_atomically(path, picture)
+
+
+def write_cells(found: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
+    """The table (.md) and the figure (.png) in files of this name; the lines to tell the user."""
+    below = f"\nMissing: {missing}\n" if missing else ""
+    note = "Accuracy in percent on all test images of the classes: means over draws.\n"
+    markdown, picture = (file.with_name(f"{file.name}.{ending}") for ending in ("md", "png"))
+    write_atomically(markdown, f"# {title}\n\n{note}\n{markdown_rows(*table(found))}{below}")
+    lines = [f"table: {markdown}"]
+    try:
+        figure_png(found, picture)
+        lines.append(f"figure: {picture}")
+    except NothingToDraw as why:
+        lines.append(f"no figure: {why}")
+    return lines
+
+
+def _mean(values: list[float | None]) -> float:
+    known = [100 * value for value in values if value is not None]
+    return statistics.fmean(known) if known else math.nan
+
+
+def _shown(value: float) -> str:
+    return UNKNOWN if math.isnan(value) else f"{value:.2f}"
+
+
+def _plural(count: int, word: str, ending: str = "s") -> str:
+    return f"{count} {word}{ending if count != 1 else ''}"
