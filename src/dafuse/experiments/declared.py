@@ -6,7 +6,10 @@ from typing import Any
 
 Options = dict[str, Any]  # a method's name and the options in which it differs from its defaults
 
-EXEMPLAR_FREE = "finetune simplecil aper lift ranpac layup klda slca ssiat ease mos tuna l2p dualprompt coda daf daf-paper"
+EXEMPLAR_FREE = (
+    "finetune simplecil aper lift ranpac layup klda slca ssiat ease mos tuna "
+    "l2p dualprompt coda daf daf-paper"
+)
 FEATURES = ["last", "top", "all", "moments"]  # what `lift` can read of a network
 PRECISIONS = ["float32", "float16"]  # of its sums between lessons
 RULES = ["dynamic", "static", "mean", "last"]  # of DAF's fusion
