@@ -78,7 +78,9 @@ def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
     for shown, quick in QUICK.items():
         command = command.replace(shown, quick.format(images=images))
     if command.startswith("dafuse run"):
-        command += " --device cpu" + ("" if "simplecil" in command else TRAINING)
+        command += " --device cpu" + (
+            "" if "simplecil" in command or "lift" in command else TRAINING
+        )
     if command.startswith("dafuse learn"):
         command += TEACHING
     done = dafuse(*shlex.split(command)[1:], cwd=workplace)
