@@ -82,7 +82,7 @@ def test_the_settings_are_the_experiments_choice(world: list[str]) -> None:
     assert {each.config.points for each in planned} == {9}
     assert [each.config.visits for each in planned[::4]] == [3, 3, 4]  # of the repeated one alone
     assert planned[0].label == "lift-stream-online"
-    assert len({each.folder for each in planned}) == 6
+    assert len({each.folder for each in planned}) == 12
     with pytest.raises(DafuseError, match="chooses stream itself: leave --stream out"):
         plan(EXPERIMENTS["streams"], replace(base, stream="online"), [1], Path("runs"), {})
 

@@ -54,6 +54,8 @@ class Guess:
 
 def _epochs(options: dict[str, Any], task: Task) -> int:
     """Of a task's training, and of passes that cost as much: FOSTER's second one, DAF's Fisher."""
+    if options.get("tune") == "none":  # features are all it needs
+        return 0
     if task.index == 0 and "first_epochs" in options:
         return options["first_epochs"]
     measured = 1 if "fisher" in options else 0

@@ -5,6 +5,7 @@ same device. Whatever is summed over images is summed in float64 (`exact`).
 """
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -52,15 +53,20 @@ def one_hot(labels_N: Array, classes: int, like: Array) -> Array:
     return hot_NC.astype(np.float64) if xp is np else exact(hot_NC).to(exact(like[:0]).device)
 
 
-def solve(matrix_MM: Array, columns_MK: Array) -> Array:
-    """X of ``matrix X = columns``, for a symmetric positive definite matrix."""
+def factorised(matrix_MM: Array) -> Callable[[Array], Array]:
+    """X of ``matrix X = columns`` for any columns; the matrix is symmetric, positive definite."""
     xp = library(matrix_MM)
     if xp is np:
-        return np.linalg.solve(matrix_MM, columns_MK)
+        return lambda columns_MK: np.linalg.solve(matrix_MM, columns_MK)
     lower_MM, failed = xp.linalg.cholesky_ex(matrix_MM)
     if failed:  # semi-definite to rounding
-        return xp.linalg.solve(matrix_MM, columns_MK)
-    return xp.cholesky_solve(columns_MK, lower_MM)
+        return lambda columns_MK: xp.linalg.solve(matrix_MM, columns_MK)
+    return lambda columns_MK: xp.cholesky_solve(columns_MK, lower_MM)
+
+
+def solve(matrix_MM: Array, columns_MK: Array) -> Array:
+    """X of ``matrix X = columns``, for a symmetric positive definite matrix."""
+    return factorised(matrix_MM)(columns_MK)
 
 
 def add_to_diagonal(matrix_MM: Array, value: Any) -> Array:

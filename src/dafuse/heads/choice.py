@@ -69,8 +69,9 @@ def choose(
     labels = to_numpy(labels_N)
     tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
-        factors = FACTORS if systems[kind].every_penalty_at_once else FACTORS[1::2]
-        factors = factors if penalty is None else (1.0,)
+        tries = FACTORS if systems[kind].every_penalty_at_once else FACTORS[1::2]
+        # the usual one last, whose factor then serves the head as well
+        factors = sorted(tries if penalty is None else (1.0,), key=lambda f: -abs(math.log(f)))
         penalties = [usual[kind] * factor for factor in factors]
         far = [abs(math.log(factor)) for factor in factors]
         if kind == "lda" and len(kinds) > 1:

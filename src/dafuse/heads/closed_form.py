@@ -24,7 +24,7 @@ for any y: all that is needed of an image is products through A^-1 of d and the 
 the same with b = 0. So each image is scored as if it had never been taught, at one solution.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -34,8 +34,8 @@ from dafuse.heads.arrays import (
     Array,
     add_to_diagonal,
     exact,
+    factorised,
     library,
-    solve,
     zeros,
 )
 from dafuse.heads.sums import ClassSums
@@ -151,14 +151,18 @@ class Products(NamedTuple):
 
 
 class _Square:
-    """(A + p I)^-1 of a matrix that is there: solved anew for each penalty."""
+    """(A + p I)^-1 of a matrix that is there: factorised anew for each penalty, but the last."""
 
     def __init__(self, square_MM: Array) -> None:
         self._square_MM = square_MM
+        self._last: tuple[float, Callable[[Array], Array]] | None = None
         self.mean_diagonal = float(square_MM.trace()) / len(square_MM)
 
     def solve(self, columns_MK: Array, penalty: float) -> Array:
-        return solve(add_to_diagonal(self._square_MM, penalty), columns_MK)
+        if self._last is None or self._last[0] != penalty:
+            self._last = None  # two factors need not be there at once
+            self._last = penalty, factorised(add_to_diagonal(self._square_MM, penalty))
+        return self._last[1](columns_MK)
 
     def products(
         self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]

@@ -132,16 +132,20 @@ class PooledScatter:
         return _signed(found if xp is np else found.R)
 
     def set_factor(self, factor_KM: Array) -> None:
-        """Become what has this factor."""
+        """Become what has this upper factor."""
         rows_KM = exact(factor_KM)
         if len(rows_KM) < self.width:
             self._rows_KM, self._square_MM = rows_KM, None
         else:
-            self._rows_KM, self._square_MM = None, rows_KM.T @ rows_KM
+            self._rows_KM, self._square_MM = None, _squared(rows_KM)
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         """Have every row of a factor mapped."""
-        self.set_factor(map_rows(self.factor() if self._rows_KM is None else self._rows_KM))
+        rows_KM = map_rows(self.factor() if self._rows_KM is None else self._rows_KM)
+        if self._rows_KM is None:
+            self._square_MM = rows_KM.T @ rows_KM
+        else:
+            self._rows_KM = rows_KM
 
 
 class ClasswiseScatter:
@@ -195,6 +199,17 @@ def classwise(width: int, rank: int, like: Array) -> ClassSums:
     """No images yet; each class will have a record of its own."""
     empty = zeros(like, 0, width)
     return ClassSums(zeros(like, 0), empty, ClasswiseScatter(width, rank, like))
+
+
+def _squared(upper_MM: Array) -> Array:
+    """U^T U, without the products with zeros below the diagonal: two thirds of all."""
+    width = len(upper_MM)
+    square_MM = zeros(upper_MM, width, width)
+    step = max(1, width // 8)
+    for start in range(0, width, step):
+        rows = upper_MM[start : start + step, start:]
+        square_MM[start:, start:] += rows.T @ rows
+    return square_MM
 
 
 def square_root(square_MM: Array) -> Array:

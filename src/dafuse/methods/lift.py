@@ -68,7 +68,7 @@ class LIFT(Method):
 
     name = "lift"
     summary = "sums of features of many blocks, solved in closed form; trains nothing by default"
-    paper = "https://arxiv.org/abs/2307.02251"
+    paper = "https://arxiv.org/abs/2307.02251"  # RanPAC, its nearest relative: it has none itself
     keeps = "a count, a mean and a row for each class, one scatter for all; adapters where tuned"
     trains_once = True
     observes = True
