@@ -293,6 +293,18 @@ def test_a_factor_is_a_triangle_and_no_image_is_a_row_of_it() -> None:
     assert np.abs(cosines[1:]).max() < 0.99  # the first row alone is an image's direction
 
 
+@every_library
+def test_what_rests_stays_as_it_is_when_more_is_taught(library: str) -> None:
+    hidden, labels = world(6)
+    put = LIBRARIES[library]
+    sums = taught(hidden, labels, library)
+    resting = at_rest(sums, "float64")
+    before = {name: np.asarray(array).copy() for name, array in resting.items()}
+    awake(sums, resting)
+    sums.add(put(hidden), put(labels))
+    assert all(np.array_equal(before[name], np.asarray(array)) for name, array in resting.items())
+
+
 # class by class ------------------------------------------------------------------------------
 
 
@@ -325,6 +337,21 @@ def test_a_class_taken_out_of_records_was_never_there() -> None:
     sums.scatter.directions_CRM = sums.scatter.directions_CRM[:3]
     sums.scatter.rest_CM = sums.scatter.rest_CM[:3]
     assert np.allclose(sums.scatter.square(), without.scatter.square())
+
+
+def test_records_of_two_models_merge_class_by_class() -> None:
+    hidden, labels = world(10, 60)
+    whole, part, other = (classwise(10, 10, hidden) for _ in range(3))
+    whole.add(hidden, labels)
+    part.add(hidden[:25], labels[:25])
+    other.add(hidden[25:], labels[25:])
+    part.merge(other)
+    assert isinstance(whole.scatter, ClasswiseScatter)
+    assert isinstance(part.scatter, ClasswiseScatter)
+    for label in range(CLASSES):
+        records = (whole.scatter, part.scatter)
+        scatters = [r.directions_CRM[label].T @ r.directions_CRM[label] for r in records]
+        assert np.allclose(*scatters)
 
 
 def test_a_class_taught_in_two_lessons_has_one_record() -> None:

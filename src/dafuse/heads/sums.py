@@ -10,7 +10,7 @@ All of it works on numpy arrays and on torch tensors (`heads.arrays`), in float6
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,9 @@ class Scatter(Protocol):
 
     def rows(self) -> Array | None:
         """Few rows R [K, M] with R^T R = S, where there are such."""
+
+    def merge(self, other: Any) -> None:
+        """Add another scatter of the same form."""
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         """Become T^T S T, where the function gives rows times T."""
@@ -64,11 +67,7 @@ class ClassSums:
         self._grow(other.classes)
         known = np.arange(other.classes)
         self._move(other.counts_C, other.means_CM, known)
-        rows = other.scatter.rows()
-        labels = np.zeros(len(rows) if rows is not None else 0, dtype=np.int64)
-        if rows is None:
-            rows, labels = square_root(other.scatter.square()), np.zeros(self.width, dtype=np.int64)
-        self.scatter.add(rows, labels)
+        self.scatter.merge(other.scatter)
 
     def _add(self, hidden_NM: Array, labels_N: Array) -> None:
         numbers = to_numpy(labels_N)
@@ -88,8 +87,10 @@ class ClassSums:
         weight_P = (old_P * more_P / total_P) ** 0.5
         if moved.any():
             self.scatter.add((weight_P[:, None] * apart_PM)[moved], present[moved])
-        self.means_CM[present] = self.means_CM[present] + apart_PM * (more_P / total_P)[:, None]
-        self.counts_C[present] = old_P + more_P
+        # new arrays, since sums at rest may share the old ones
+        self.counts_C, self.means_CM = self.counts_C + 0, self.means_CM + 0
+        self.means_CM[present] += apart_PM * (more_P / total_P)[:, None]
+        self.counts_C[present] += more_P
 
     def _grow(self, classes: int) -> None:
         new = classes - self.classes
@@ -114,6 +115,12 @@ class PooledScatter:
                 self._square_MM, self._rows_KM = self._rows_KM.T @ self._rows_KM, None
         else:
             self._square_MM = self._square_MM + rows_KM.T @ rows_KM
+
+    def merge(self, other: "PooledScatter") -> None:
+        if other._rows_KM is not None:
+            self.add(other._rows_KM, np.zeros(len(other._rows_KM), dtype=np.int64))
+        else:
+            self._square_MM, self._rows_KM = self.square() + other._square_MM, None
 
     def square(self) -> Array:
         return self._square_MM if self._rows_KM is None else self._rows_KM.T @ self._rows_KM
@@ -149,7 +156,7 @@ class PooledScatter:
 
 
 class ClasswiseScatter:
-    """Of each class the leading directions of its scatter, and a diagonal for the rest.
+    """A record of each class: the leading directions of its scatter, a diagonal for the rest.
 
     The sum over classes is the scatter. A class can be taken out exactly, and merging models of
     different classes copies records. What does not lie along the directions is kept as if its
@@ -174,6 +181,11 @@ class ClasswiseScatter:
             leading, dropped_M = _cut(both, self.rank)
             self.directions_CRM[label] = leading
             self.rest_CM[label] = self.rest_CM[label] + dropped_M
+
+    def merge(self, other: "ClasswiseScatter") -> None:
+        classes = np.arange(len(other.rest_CM))
+        self.add(other.directions_CRM.reshape(-1, self.width), classes.repeat(other.rank))
+        self.rest_CM[: len(classes)] += other.rest_CM
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         """Have the directions mapped; the rest, of which no direction is known, stays."""
