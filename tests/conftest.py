@@ -53,6 +53,17 @@ HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "jsonargparse", "ri
 HEAVY += ["matplotlib", "onnx", "onnxscript", "sklearn", "scipy"]
 
 
+def save_arrays(dataset: Dataset, file: Path) -> None:
+    """As the .npz file that `--data` takes."""
+    np.savez(
+        file,
+        train_images=dataset.train.items,
+        train_labels=dataset.train.labels,
+        test_images=dataset.test.items,
+        test_labels=dataset.test.labels,
+    )
+
+
 def dafuse_without(*modules: str) -> list[str]:
     """The command dafuse where these cannot be imported."""
     code = f"""

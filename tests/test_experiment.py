@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from conftest import small_dataset
+from conftest import save_arrays, small_dataset
 from dafuse.commands.experiment import main
 from dafuse.commands.run import parse
 from dafuse.engine.run import make_stream, resolved, run
@@ -32,10 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # so that the terminal breaks no line
     dataset = small_dataset([3] * 4)
-    splits = {"train": dataset.train, "test": dataset.test}
-    contents: dict[str, Any] = {f"{k}_images": part.items for k, part in splits.items()}
-    contents |= {f"{k}_labels": part.labels for k, part in splits.items()}
-    np.savez("small.npz", **contents)
+    save_arrays(dataset, Path("small.npz"))
     monkeypatch.setitem(EXPERIMENTS, "tiny", TINY)
     return ["--data", "small.npz", "--increment", "2", "--device", "cpu", *QUICK]
 

@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from conftest import SUICIDE, clean_environment, small_dataset, small_stream, small_trainer
+from conftest import (
+    SUICIDE,
+    clean_environment,
+    save_arrays,
+    small_dataset,
+    small_stream,
+    small_trainer,
+)
 from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
 from dafuse.methods.lift import LIFT
@@ -115,9 +121,7 @@ def test_the_diagnosis_tells_what_was_chosen_and_how_well_it_does() -> None:
 
 def test_killed_while_it_solves_it_goes_on_bit_identically(tmp_path: Path) -> None:
     file, dataset = tmp_path / "small.npz", small_dataset([5, 4, 5, 3])
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    parts = (dataset.train.items, dataset.train.labels, dataset.test.items, dataset.test.labels)
-    np.savez(file, **dict(zip(names, parts, strict=True)))
+    save_arrays(dataset, file)
 
     def dafuse(out: Path, *before: str) -> subprocess.CompletedProcess[str]:
         code = SUICIDE if before else "from dafuse.cli import main; main()"

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import PREPROCESSING, SUICIDE, clean_environment, small_dataset, small_vit
+from conftest import (
+    PREPROCESSING,
+    SUICIDE,
+    clean_environment,
+    save_arrays,
+    small_dataset,
+    small_vit,
+)
 from dafuse.data.batches import Loader
 from dafuse.engine.config import STREAM_OPTIONS, RunConfig
 from dafuse.engine.devices import launch
@@ -145,13 +152,7 @@ OBSERVING = {
 @pytest.mark.parametrize("method", OBSERVING)
 def test_killed_in_a_stream_it_resumes_bit_identically(method: str, tmp_path: Path) -> None:
     file, dataset = tmp_path / "small.npz", small_dataset(COUNTS)
-    np.savez(
-        file,
-        train_images=dataset.train.items,
-        train_labels=dataset.train.labels,
-        test_images=dataset.test.items,
-        test_labels=dataset.test.labels,
-    )
+    save_arrays(dataset, file)
 
     def command(out: Path) -> list[str]:
         shared = ["run", "--data", str(file), "--method", method, "--device", "cpu"]

@@ -4,12 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import small_dataset
+from conftest import save_arrays, small_dataset
 from dafuse.engine import training
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import Bench, prepare, run
@@ -31,13 +30,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     dataset, file = small_dataset([4] * 6), tmp_path_factory.mktemp("data") / "small.npz"
-    np.savez(
-        file,
-        train_images=dataset.train.items,
-        train_labels=dataset.train.labels,
-        test_images=dataset.test.items,
-        test_labels=dataset.test.labels,
-    )
+    save_arrays(dataset, file)
     data = {"name": "arrays", "file": str(file)}
     return RunConfig(method=METHOD, data=data, increment=2, device="cpu")
 

@@ -65,19 +65,24 @@ def main(arguments: list[str]) -> None:
         makes = f"{', '.join(experiment.tables)} and the figure {experiment.figure}"
         print(f"makes {file}.html, .md and .png: {makes}")
         return
-    failed: list[str] = []
-    if not options.report_only:
-        make_folder(out)
-        from dafuse.engine.display import TerminalProgress
-
-        with TerminalProgress() as progress:
-            failed = make_all(steps, progress)
+    failed = _make(steps, options, out)
     missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
     _report(options.name, experiment, planned, missing, file)
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
         raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
+
+
+def _make(steps: "Sequence[Step]", options: argparse.Namespace, out: Path) -> list[str]:
+    """Make the steps, unless only a report is asked for; those that failed."""
+    if options.report_only:
+        return []
+    make_folder(out)
+    from dafuse.engine.display import TerminalProgress
+
+    with TerminalProgress() as progress:
+        return make_all(steps, progress)
 
 
 def _cells(
@@ -97,13 +102,7 @@ def _cells(
         _show_plan([step], [None if not step.finished() else 0.0], out)
         print(f"makes {file}.md and .png")
         return
-    failed: list[str] = []
-    if not options.report_only:
-        make_folder(out)
-        from dafuse.engine.display import TerminalProgress
-
-        with TerminalProgress() as progress:
-            failed = make_all([step], progress)
+    failed = _make([step], options, out)
     if (found := read_cells(step.folder)) and found["cells"]:
         missing = "" if step.finished() else step.state()
         title = f"{options.name}: {step.config.data['name']}, {step.config.backbone}"

@@ -10,7 +10,7 @@ from dafuse.vit.weights import COMPACT
 
 # what does not change a result, so that a run may go on with another value
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
-# options of streams without tasks, by the kind of stream that they are of
+# each kind of stream, and the options that it alone has
 STREAMS: dict[str, tuple[str, ...]] = {
     "tasks": (),
     "online": ("points", "observed_batch"),

@@ -1,7 +1,7 @@
 """The accuracy matrix A[t, j], kept as raw counts, and every metric that is computed from it.
 
 Row t holds, for each task j <= t, how many test images of task j were right after learning task t.
-Of a stream without tasks, a task is a segment between two points of evaluation, and its test images
+In a stream without tasks, a task is a segment between two points of evaluation, and its test images
 are those of the classes that first appear in it, perhaps none. Accuracies are in percent. "Per
 sample" pools the test images of all seen classes, as the literature tabulates; "per task" averages
 the tasks' accuracies, as the DAF paper's formulas say.

@@ -35,7 +35,8 @@ from dafuse.heads.sums import pooled
 from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.lift import LIFT, Head, kinds_of, lift_of
 from dafuse.progress import Progress
-from dafuse.report.few_images import FILE, FORMAT, OWN, read_cells
+from dafuse.report.few_images import FILE, OWN, read_cells
+from dafuse.report.measurements import FORMAT
 from dafuse.seeds import numpy_generator
 from dafuse.vit.backbone import ViT
 from dafuse.vit.depths import Part, parts_of
@@ -48,7 +49,7 @@ Cell = tuple[int, int, int]  # classes, images of each, seed
 
 @dataclass
 class Features:
-    """Of some images, on one device, with their labels."""
+    """Features of some images on one device, and their labels."""
 
     feats_NF: Tensor
     labels_N: np.ndarray
@@ -217,7 +218,7 @@ class FewImages:
         return found
 
     def _features(self, trainer: Trainer, bench: Bench) -> tuple[Features, Features]:
-        """Of all training and of all test images."""
+        """Features of all training images, and of all test images."""
         data, depths = bench.loader.dataset, _usual("features")
         train, test = (
             Features(trainer.features(part, None, depths=depths)[0], part.labels)

@@ -43,7 +43,7 @@ class Guess:
         return passes * self._seconds
 
     def of_features(self) -> float:
-        """Of one pass over all images."""
+        """Seconds of one pass over all images."""
         return (len(self._dataset.train) + len(self._dataset.test)) * self._seconds
 
     def of_measurement(self, options: MeasureOptions) -> float:

@@ -151,7 +151,7 @@ class Products(NamedTuple):
 
 
 class _Square:
-    """(A + p I)^-1 of a matrix that is there: factorised anew for each penalty, but the last."""
+    """(A + p I)^-1 for a whole matrix A. Keeps the factor of the last penalty it was asked for."""
 
     def __init__(self, square_MM: Array) -> None:
         self._square_MM = square_MM

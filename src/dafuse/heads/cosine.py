@@ -51,5 +51,5 @@ def class_sums(feats_ND: Tensor, labels_N: Tensor, classes: int) -> Tensor:
 
 
 def exact_dtype(device: torch.device) -> torch.dtype:
-    """Of sums over images: float64, where the device has it."""
+    """The precision for sums over images: float64, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64

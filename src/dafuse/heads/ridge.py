@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dafuse.errors import DafuseError
+from dafuse.heads.arrays import exact
 
 CHUNK = 2048  # rows of H at a time
 PENALTIES = tuple(10.0**power for power in range(-8, 9))
@@ -26,12 +27,6 @@ Lift = Callable[[Tensor], Tensor]  # features [N, D] -> rows of H [N, M]
 def same(feats_ND: Tensor) -> Tensor:
     """The lift of features that are used as they are."""
     return feats_ND
-
-
-def exact(tensor: Tensor) -> Tensor:
-    """In float64; on the CPU where the device has no float64."""
-    device = "cpu" if tensor.device.type == "mps" else tensor.device
-    return tensor.to(device, torch.float64)
 
 
 def statistics(feats_ND: Tensor, targets_NC: Tensor, lift: Lift = same) -> tuple[Tensor, Tensor]:

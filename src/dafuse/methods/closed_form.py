@@ -37,7 +37,7 @@ class ClosedForm:
         device: torch.device,
         absolute: bool = False,
     ) -> None:
-        """Of no images yet; what is not given is chosen by leave-one-out (`heads.choice`)."""
+        """Start without images. A penalty that is not given is chosen (`heads.choice`)."""
         self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
         self.penalty, self.absolute = penalty, absolute
         self.choice = Choice(KINDS[0], 0.0, 1.0, 0, 0.0)
@@ -115,7 +115,7 @@ class ClosedForm:
 def of_last_token(
     kind: Kind, width: int, columns: int, seed: int, precision: Precision, device: torch.device
 ) -> ClosedForm:
-    """Of features of this width, with so many random columns beside them; the penalty is chosen."""
+    """A head over the last CLS token with random columns beside it; its penalty is chosen."""
     nowhere = torch.zeros(0, device=device)
     lift = Lift(np.ones(width), columns, seed, nowhere)
     return ClosedForm(lift, pooled(lift.width, nowhere), [kind], None, precision, device)

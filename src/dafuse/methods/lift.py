@@ -97,11 +97,11 @@ class LIFT(Method):
         nowhere = torch.zeros(0, device=device)
         self.lift = lift_of(vit, self.features, self.width, self.trainer.seed, nowhere)
         if self.keep == "pooled":
-            self.sums = pooled(self.lift.width, nowhere)
+            sums = pooled(self.lift.width, nowhere)
         else:
-            self.sums = classwise(self.lift.width, self.rank, nowhere)
+            sums = classwise(self.lift.width, self.rank, nowhere)
         self.solved = ClosedForm(
-            self.lift, self.sums, kinds_of(self.head), self.penalty, self.precision, device
+            self.lift, sums, kinds_of(self.head), self.penalty, self.precision, device
         )
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 

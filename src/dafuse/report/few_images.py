@@ -11,8 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from dafuse.errors import DafuseError
-from dafuse.files import read_json, write_atomically
+from dafuse.files import write_atomically
 from dafuse.report.drawing import (
     PICTURE,
     NothingToDraw,
@@ -21,10 +20,10 @@ from dafuse.report.drawing import (
     png,
     write_in_cells,
 )
+from dafuse.report.measurements import read_measured
 from dafuse.report.tables import UNKNOWN, markdown_rows
 
 FILE = "few-images.json"
-FORMAT = 1  # the one that is written, and read
 OWN = "lift"  # whose advantage is told
 DIFFERENCE = f"{OWN} less the best of the others"
 Means = dict[tuple[int, int], dict[str, float]]  # percent by classifier, of each cell
@@ -32,16 +31,7 @@ Means = dict[tuple[int, int], dict[str, float]]  # percent by classifier, of eac
 
 def read_cells(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """What was measured so far, if anything."""
-    path = Path(folder) / FILE
-    if not path.is_file():
-        return None
-    try:
-        found = read_json(path)
-    except DafuseError as error:
-        raise DafuseError(f"{error}; delete it to measure again") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
-    return found
+    return read_measured(Path(folder) / FILE)
 
 
 def means(found: dict[str, Any]) -> Means:

@@ -31,7 +31,7 @@ def grid(runs: Iterable[RunResult]) -> Grid | None:
 def grids(runs: Iterable[RunResult]) -> list[Grid]:
     """The grid of all runs; or one of each method that varies two options or more.
 
-    Of more than two, the first goes down and all the others together go across.
+    If there are more than two, the first goes down and the others go across together.
     """
     runs = list(runs)
     if whole := grid(runs):

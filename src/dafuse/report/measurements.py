@@ -39,6 +39,17 @@ Row = list[str]
 def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """What was measured at a run's record so far, if anything."""
     path = Path(folder) / FILE
+    found = read_measured(path)
+    if found is None:
+        return None
+    missing = {"options", "planned", "tasks"} - found.keys()
+    if missing:
+        raise DafuseError(f"{path} lacks {', '.join(sorted(missing))}; delete it to measure again")
+    return found
+
+
+def read_measured(path: Path) -> dict[str, Any] | None:
+    """The measurement in this file, if there is one; refuse one that cannot be gone on with."""
     if not path.is_file():
         return None
     try:
@@ -47,9 +58,6 @@ def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         raise DafuseError(f"{error}; delete it to measure again") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
-    missing = {"options", "planned", "tasks"} - found.keys()
-    if missing:
-        raise DafuseError(f"{path} lacks {', '.join(sorted(missing))}; delete it to measure again")
     return found
 
 
