@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafuse.heads.choice import NEAREST, best_temperature, choose, usual_penalty
+from dafuse.heads.choice import MANY, NEAREST, choose, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, System
+from dafuse.heads.confidence import Temperature, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import at_rest, awake
@@ -165,21 +166,20 @@ def test_classes_may_come_in_any_order_and_skip_numbers_for_a_while() -> None:
 def test_the_usual_penalty_falls_with_images_and_reaches_far_up() -> None:
     penalties = [usual_penalty("ridge", images, 5184) for images in (1, 10, 100, 1000, 50000)]
     assert penalties == sorted(penalties, reverse=True)
-    assert penalties[0] > 1e6
-    assert penalties[-1] < 1e-4
+    assert penalties[0] > 1e4
+    assert penalties[-1] < 1e-6
 
 
 @pytest.mark.parametrize("kinds", [("ridge",), ("ridge", "lda")])
 def test_one_image_a_class_falls_back_to_products_with_means(kinds: tuple[Kind, ...]) -> None:
     hidden = np.random.default_rng(0).normal(size=(5, 40)) + 3
     labels = np.arange(5)
-    choice, head = choose(taught(hidden, labels), hidden, labels, kinds)
+    choice, head, *_ = choose(taught(hidden, labels), hidden, labels, kinds)
     assert choice.left_out == 0
     assert choice.penalty == NEAREST
     means = hidden - hidden.mean(0)
     assert (head.scores(hidden).argmax(1) == (means @ means.T).argmax(1)).all()
     assert (head.scores(hidden).argmax(1) == labels).all()
-    assert np.isfinite(choice.temperature)
 
 
 @pytest.mark.parametrize("kinds", [("ridge",), ("lda",), ("ridge", "lda")])
@@ -188,10 +188,12 @@ def test_images_that_are_all_the_same_do_no_harm(kinds: tuple[Kind, ...]) -> Non
     constant = np.ones((8, 30))
     labels = np.array([0] * 4 + [1] * 4)
     for hidden in (duplicated, constant):
-        choice, head = choose(taught(hidden, labels), hidden, labels, kinds)
+        sums = taught(hidden, labels)
+        _, head, scores, tried = choose(sums, hidden, labels, kinds)
         assert np.isfinite(head.scores(hidden)).all()
-        assert np.isfinite(choice.temperature)
-    choice, head = choose(taught(duplicated, labels), duplicated, labels, kinds)
+        unit = unit_of(head, sums.means_CM)
+        assert np.isfinite(Temperature().after(scores / unit, tried).value)
+    _, head, *_ = choose(taught(duplicated, labels), duplicated, labels, kinds)
     assert (head.scores(duplicated).argmax(1) == labels).all()
 
 
@@ -199,7 +201,7 @@ def test_images_that_are_all_the_same_do_no_harm(kinds: tuple[Kind, ...]) -> Non
 def test_one_class_alone_is_always_the_answer(library: str) -> None:
     hidden, labels = np.random.default_rng(0).normal(size=(6, 12)), np.zeros(6, dtype=np.int64)
     put = LIBRARIES[library]
-    _, head = choose(taught(hidden, labels, library), put(hidden), put(labels), KINDS)
+    _, head, *_ = choose(taught(hidden, labels, library), put(hidden), put(labels), KINDS)
     assert (np.asarray(head.scores(put(hidden))) == 0).all()
 
 
@@ -209,7 +211,7 @@ def test_leave_one_out_finds_what_new_images_confirm() -> None:
     labels = np.arange(40) % 2
     signal = np.where(labels == 0, -1.0, 1.0)[:, None] * np.eye(300)[0] * 6
     hidden = rng.normal(size=(40, 300)) + signal
-    choice, head = choose(taught(hidden, labels), hidden, labels)
+    choice, head, *_ = choose(taught(hidden, labels), hidden, labels)
     new_labels = np.arange(1000) % 2
     new = (
         rng.normal(size=(1000, 300))
@@ -222,24 +224,16 @@ def test_leave_one_out_finds_what_new_images_confirm() -> None:
 
 def test_a_given_penalty_is_kept() -> None:
     hidden, labels = world(8)
-    choice, _ = choose(taught(hidden, labels), hidden, labels, penalty=0.7)
+    choice, *_ = choose(taught(hidden, labels), hidden, labels, penalty=0.7)
     assert choice.penalty == 0.7
     assert choice.left_out == len(labels)
 
 
-def test_the_temperature_gives_the_least_cross_entropy() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 5, 400)
-    scores = rng.normal(size=(400, 5)) + 1.5 * np.eye(5)[labels]
-
-    def loss(temperature: float) -> float:
-        exps = np.exp(scores / temperature)
-        return float(-np.log(exps[np.arange(400), labels] / exps.sum(1)).mean())
-
-    found = best_temperature(scores, labels)
-    assert all(loss(found) <= loss(found * factor) + 1e-4 for factor in (0.8, 0.95, 1.05, 1.25))
-    sure = best_temperature(100 * np.eye(5)[labels], labels)
-    assert 0 < sure < np.inf
+def test_many_images_take_the_usual_penalty_untried() -> None:
+    hidden, labels = world(8, 8 * MANY + 1)
+    choice, *_ = choose(taught(hidden, labels), hidden, labels)
+    assert choice.penalty == usual_penalty("ridge", len(labels), 8)
+    assert choice.left_out == len(labels)  # for the temperature
 
 
 # at rest -------------------------------------------------------------------------------------

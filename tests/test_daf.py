@@ -14,6 +14,7 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
 from dafuse.heads.closed_form import Kind, System
+from dafuse.heads.confidence import calibrated, unit_of
 from dafuse.heads.sums import pooled
 from dafuse.methods.daf import DAF, DAFPaper
 from dafuse.vit.adapter import Tensors
@@ -161,10 +162,12 @@ def test_a_head_in_closed_form_is_that_of_features_as_they_were_measured(kind: K
         assert hidden_NM.shape[1] == trainer.vit.width + 5
         sums = sums or pooled(hidden_NM.shape[1], hidden_NM)
         sums.add(hidden_NM, labels_N)
-    expected = System(sums, kind).head(chosen["penalty"]).scores(hidden_NM.double())
+    head = System(sums, kind).head(chosen["penalty"])
+    scores = head.scores(hidden_NM.double()) / unit_of(head, sums.means_CM)
+    expected = calibrated(scores, method.solved.temperature.value)
     with torch.no_grad():
         ((images, _),) = trainer.test_batches(task.train)
-        found = method.logits(images).double() * method.solved.choice.temperature
+        found = method.logits(images).double()
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
     assert not len(method.rows_CD)  # neither rows nor Gaussians are kept
     assert not any("statistics/class" in key for key in method.state())

@@ -89,10 +89,9 @@ def test_memory_sets_accuracy_against_bytes(
     runs = tuple(
         options
         for options in EXPERIMENTS["memory"].runs
-        if options["features"] in ("last", "all")
-        and options.get("rank", 2) == 2
-        and options.get("width", 0) == 0
-        and (options["features"] == "all") == (options.get("keep") == "classwise")
+        if options.get("features") == ("all" if "keep" in options else "last")
+        and options.get("rank", 2) in (2, 4)
+        and options.get("width", 0) in (0, 2500)
     )
     monkeypatch.setitem(EXPERIMENTS, "memory", replace(EXPERIMENTS["memory"], runs=runs))
     assert len(runs) == 4
@@ -101,9 +100,9 @@ def test_memory_sets_accuracy_against_bytes(
     assert head == "| Method | Runs | Average | Final | Kept | Kept a class |"
     assert [row.split(" |")[0] for row in rows] == [  # those that keep least first
         "| lift (features=last)",
-        "| lift (features=last, precision=float32)",
         "| lift (features=all, keep=classwise, rank=2)",
-        "| lift (features=all, keep=classwise, rank=2, precision=float32)",
+        "| lift (features=all, keep=classwise, rank=4)",
+        "| lift (features=last, width=2500)",
     ]
     assert Path("runs/memory-arrays.png").read_bytes().startswith(b"\x89PNG")
 

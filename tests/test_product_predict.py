@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.calibration import PRIOR_SHARPNESS, with_held_out
 from dafuse.product.classifier import Classifier
-from dafuse.product.evaluation import calibration_error
 from dafuse.product.version import Calibration
 from dafuse.progress import Progress
 from product_models import create, pictures, taught, write_folders

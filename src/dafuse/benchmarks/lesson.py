@@ -12,7 +12,16 @@ import numpy as np
 import torch
 
 from dafuse.benchmarks.rounds import Goal, Row, compared
-from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
+from dafuse.benchmarks.setting import (
+    DEIT_TINY,
+    SEED,
+    Parts,
+    Setting,
+    network,
+    random_images,
+    short,
+    world,
+)
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.devices import seconds
@@ -41,6 +50,7 @@ class Sizes:
     more: int  # images in its sums, beyond the numbers of a feature
     tasks: int  # of the stream
     per_class_of_stream: int
+    network: str = COMPACT  # of the stream
     epochs: int = 20  # DAF's
     align_epochs: int = 30
     features: Depths = LIFT.features
@@ -49,9 +59,9 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes(50, 100, 1000, 20, 500),
-    "cpu": Sizes(50, 100, 1000, 20, 20, rounds=3),
-    "quick": Sizes(2, 6, 10, 2, 2, 1, 1, "last"),
+    "gpu": Sizes(50, 100, 1000, 20, 500, DEIT_TINY),
+    "cpu": Sizes(50, 100, 1000, 20, 5, rounds=3),
+    "quick": Sizes(2, 6, 10, 2, 2, COMPACT, 1, 1, "last"),
 }
 
 
@@ -88,7 +98,7 @@ def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
 def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
     """Learning alone: both are tested in the same way."""
     dataset = random_images(sizes.tasks * CLASSES, sizes.per_class_of_stream)
-    trainer, stream = world(load_backbone(COMPACT), dataset, CLASSES, setting.fabric())
+    trainer, stream = world(network(sizes.network), dataset, CLASSES, setting.fabric())
     made: dict[str, Callable[[], Method]] = {
         "daf": lambda: DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs),
         "lift": lambda: LIFT(trainer=trainer, features=sizes.features, tune="none"),
@@ -106,7 +116,8 @@ def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
     variants = {name: partial(learned, make) for name, make in made.items()}
     found = setting.alternate(variants, "stream", most=sizes.stream_rounds)
     goal = None if setting.quick else STREAM
-    note = f"{sizes.tasks} tasks of {CLASSES} classes of {sizes.per_class_of_stream} images"
+    images = f"{sizes.tasks} tasks of {CLASSES} classes of {sizes.per_class_of_stream} images"
+    note = f"{short(sizes.network)}, {images}"
     return [
         compared("daf, the whole stream", "s", found["daf"], note=note),
         compared("lift, the whole stream", "s", found["lift"], ("daf", found["daf"]), goal=goal),

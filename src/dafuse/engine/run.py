@@ -170,6 +170,7 @@ def _record(
             "images": trainer.images,
             "kept_bytes": method.kept_bytes(),
             "loss": trainer.epoch_losses,
+            "calibration_error": evaluation.calibration_error,
             "compiled_deviation": trainer.compiled.deviation if trainer.compiled else None,
             "diagnosis": diagnosis,
         }

@@ -11,7 +11,6 @@ EXEMPLAR_FREE = (
     "l2p dualprompt coda daf daf-paper"
 )
 FEATURES = ["last", "top", "all", "moments"]  # what `lift` can read of a network
-PRECISIONS = ["float32", "float16"]  # of its sums between lessons
 RULES = ["dynamic", "static", "mean", "last"]  # of DAF's fusion
 MEASUREMENT = "measurement"  # the label of a step that is no run
 REHEARSAL = "icarl memo foster daf"
@@ -137,14 +136,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "memory": Experiment(
         "accuracy against the bytes that lift keeps, pooled and class by class (not in the paper)",
         (
-            *_each("lift", features=FEATURES, width=[0, 2500, 5000], precision=PRECISIONS),
-            *_each(
-                "lift",
-                features=["all", "moments"],
-                keep=["classwise"],
-                rank=[2, 4, 8, 16],
-                precision=PRECISIONS,
-            ),
+            *_each("lift", features=FEATURES, width=[0, 2500, 5000]),
+            *_each("lift", precision=["float32", "float64"]),
+            *_each("lift", features=["all", "moments"], keep=["classwise"], rank=[2, 4, 8, 16]),
         ),
         tables=("memory", "table"),
         figure="memory",

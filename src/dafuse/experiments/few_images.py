@@ -94,7 +94,7 @@ def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
     sums = pooled(lift.width, train.feats_NF[:0, 0])
     solved = ClosedForm(lift, sums, kinds_of(head), None, _usual("precision"), device)
     solved.learn(train.feats_NF, torch.from_numpy(train.labels_N).to(device))
-    return _right(solved.scores(test.feats_NF), test)
+    return _right(solved.logits(test.feats_NF), test)
 
 
 def _right(scores_NC: Tensor, test: Features) -> float:

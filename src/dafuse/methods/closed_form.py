@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dafuse.heads.choice import Choice, choose
 from dafuse.heads.closed_form import KINDS, Kind
+from dafuse.heads.confidence import Temperature, calibrated, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import Precision, at_rest, awake
@@ -40,7 +41,8 @@ class ClosedForm:
         """Start without images. A penalty that is not given is chosen (`heads.choice`)."""
         self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
         self.penalty, self.absolute = penalty, absolute
-        self.choice = Choice(KINDS[0], 0.0, 1.0, 0, 0.0)
+        self.choice = Choice(KINDS[0], 0.0, 0, 0.0)
+        self.temperature = Temperature()
         self.weights_CM = torch.zeros(0, sums.width, device=device)
         self.bias_C = torch.zeros(0, device=device)
         self.resting = at_rest(sums, precision)  # what outlives a lesson of the sums
@@ -67,23 +69,29 @@ class ClosedForm:
         self.sums.add(self.lift(feats_BF), labels_B)
         self._settled = False
 
+    def logits(self, feats_BF: Tensor) -> Tensor:
+        """[B, C], whose softmax is a calibrated probability; for any number of leading axes."""
+        return calibrated(self.scores(feats_BF), self.temperature.value)
+
     def scores(self, feats_BF: Tensor) -> Tensor:
-        """[B, C], calibrated where images could be left out; for any number of leading axes."""
+        """[B, C], linear in the hidden features: a class mean's own is one above the others."""
         self._settle_if_needed()
         hidden_KM = self.lift(feats_BF.flatten(0, -2))
-        scores_KC = (hidden_KM @ self.weights_CM.T + self.bias_C) / self.choice.temperature
+        scores_KC = hidden_KM @ self.weights_CM.T + self.bias_C
         return scores_KC.unflatten(0, feats_BF.shape[:-1])
 
     def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
         """Round the sums to the precision they rest in, then solve."""
         self.resting = at_rest(self.sums, self.precision)
         awake(self.sums, self.resting)
-        self.choice, found = choose(
-            self.sums, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute
-        )
-        check_finite(found.weights_MC, "the weights of the classifier")
-        self.weights_CM = found.weights_MC.T.to(self.weights_CM).contiguous()
-        self.bias_C = found.bias_C.to(self.bias_C)
+        found = choose(self.sums, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
+        check_finite(found.head.weights_MC, "the weights of the classifier")
+        unit = unit_of(found.head, self.sums.means_CM)
+        self.weights_CM = (found.head.weights_MC.T / unit).to(self.weights_CM).contiguous()
+        self.bias_C = (found.head.bias_C / unit).to(self.bias_C)
+        known = self.temperature if found.choice.kind == self.choice.kind else Temperature()
+        self.temperature = known.after(found.scores_NC / unit, found.labels_N)
+        self.choice = found.choice
         self._settled = True
 
     def _settle_if_needed(self) -> None:
@@ -94,21 +102,22 @@ class ClosedForm:
 
     def state(self) -> dict[str, Tensor]:
         self._settle_if_needed()
-        kind, *numbers = astuple(self.choice)
-        choice = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
+        kind, *numbers = astuple(self.choice) + astuple(self.temperature)
+        chosen = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
         return {
             **packed("statistics/sums", self.resting),
             "classifier/weights": self.weights_CM,
             "classifier/bias": self.bias_C,
-            "classifier/choice": choice,
+            "classifier/chosen": chosen,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.resting = unpacked(state, "statistics/sums")
         awake(self.sums, self.resting)
         self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
-        kind, penalty, temperature, left_out, accuracy = state["classifier/choice"].tolist()
-        self.choice = Choice(KINDS[int(kind)], penalty, temperature, int(left_out), accuracy)
+        kind, penalty, count, accuracy, temperature, in_all = state["classifier/chosen"].tolist()
+        self.choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)
+        self.temperature = Temperature(temperature, int(in_all))
         self._settled = True
 
 

@@ -146,7 +146,7 @@ class DAF(Method):
     def scores(self, feats_BD: Tensor) -> Tensor:
         """[B, C], by the classifier; for any number of leading axes."""
         if self.solved is not None:
-            return self.solved.scores(feats_BD)
+            return self.solved.logits(feats_BD)
         return cosine_logits(feats_BD, self.rows_CD)
 
     def _initialisation(self, task: Task) -> Tensors:

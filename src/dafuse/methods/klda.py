@@ -79,7 +79,7 @@ class KLDA(Method):
         self.solved.observe(self.trainer.encode(images_B3SS, attached=None), labels_B)
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return self.solved.scores(self.trainer.encode(images_B3SS, attached=None))
+        return self.solved.logits(self.trainer.encode(images_B3SS, attached=None))
 
     def state(self) -> dict[str, Tensor]:
         return self.solved.state()

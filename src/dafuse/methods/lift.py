@@ -122,7 +122,7 @@ class LIFT(Method):
         return "trains adapters in tasks (--method.tune)" if tunes else ""
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return self.solved.scores(self._encoded(images_B3SS))
+        return self.solved.logits(self._encoded(images_B3SS))
 
     def _tuned(self, task: Task) -> Tensor | None:
         """Train an adapter where it is time to; the task's features before, if sums must follow.

@@ -3,7 +3,6 @@
 No torch here: exported models are evaluated, too.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
 from dafuse.data.names import same_name
+from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.prediction import Prediction
 from dafuse.progress import Progress
@@ -128,12 +128,3 @@ def evaluate(
         calibration_error=calibration_error(np.array(confidence), np.array(correct)),
         skipped=skipped,
     )
-
-
-def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error: how far confidence is from accuracy, over equal bins of it."""
-    if not len(confidence_N):
-        return math.nan
-    which = np.minimum((confidence_N * bins).astype(int), bins - 1)
-    gaps = np.bincount(which, confidence_N - correct_N, minlength=bins)
-    return float(np.abs(gaps).sum() / len(confidence_N))

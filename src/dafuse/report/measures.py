@@ -17,10 +17,13 @@ def measures(run: RunResult) -> dict[str, float]:
     training = [task for task in later if task.get("images", {}).get("train")]
     last = run.tasks[-1]
     kept = last.get("kept_bytes")
+    errors = [task.get("calibration_error") for task in run.tasks]  # null without test images
+    known = [error for error in errors if error is not None]
     declared = run.results.get("method", {})
     passes, images = declared.get("passes_per_prediction"), declared.get("keeps_images")
     return {
         **run.matrix.metrics(),
+        "calibration_error": max(known, default=NAN),
         "train_speed": median(map(_learning_speed, training)) if training else NAN,
         "inference_speed": speed(last, "evaluate"),
         "seconds": NAN if run.replayed else run.seconds or NAN,
@@ -70,6 +73,12 @@ COLUMNS = {
     "stability": Column("Stability", DEFINITIONS["stability"]),
     "plasticity": Column("Plasticity", DEFINITIONS["plasticity"]),
     "forgetting": Column("Forgetting", DEFINITIONS["forgetting"]),
+    "calibration_error": Column(
+        "Calibration error",
+        "how far the probabilities (softmax of the scores) are from the share that is right: the "
+        "expected calibration error over 15 bins, after the task where it is largest",
+        "{:.3f}".format,
+    ),
     "train_speed": Column(
         "Training images/s",
         "images in training steps per second of learning (all phases but evaluation): the median "

@@ -1,0 +1,62 @@
+"""Probabilities of closed-form classifiers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dafuse.heads.closed_form import Linear
+from dafuse.heads.confidence import TRUST, Temperature, best_temperature, calibrated, unit_of
+
+
+def test_the_temperature_gives_the_least_cross_entropy() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 400)
+    scores = rng.normal(size=(400, 5)) + 1.5 * np.eye(5)[labels]
+
+    def loss(temperature: float) -> float:
+        exps = np.exp(scores / temperature)
+        return float(-np.log(exps[np.arange(400), labels] / exps.sum(1)).mean())
+
+    found = best_temperature(scores, labels)
+    assert all(loss(found) <= loss(found * factor) + 1e-4 for factor in (0.8, 0.95, 1.05, 1.25))
+    sure = best_temperature(100 * np.eye(5)[labels], labels)
+    assert 0 < sure < np.inf
+
+
+def test_logits_are_those_of_the_formula_in_either_library() -> None:
+    scores = np.array([[0.9, -0.2, 0.1]])
+    wanted = np.arcsinh(6 * scores) / math.asinh(6) * math.sqrt(math.log(3)) / 0.2
+    assert np.allclose(calibrated(scores, 0.2), wanted)
+    assert np.allclose(calibrated(torch.tensor(scores), 0.2).numpy(), wanted)
+    assert (calibrated(scores, 0.2).argsort() == scores.argsort()).all()
+
+
+def test_a_unit_lies_between_a_class_mean_and_the_others() -> None:
+    """Own scores 2 and 6, others -1 and -3: 4 less -2."""
+    means = np.eye(2)
+    head = Linear(np.array([[2.0, -3.0], [-1.0, 6.0]]), np.zeros(2))
+    assert unit_of(head, means) == pytest.approx(6)
+    shrunk = Linear(head.weights_MC / 1000, head.bias_C)
+    assert unit_of(shrunk, means) == pytest.approx(6 / 1000)
+    assert unit_of(Linear(np.zeros((2, 2)), np.zeros(2)), means) == 1
+    assert unit_of(Linear(np.zeros((2, 1)), np.zeros(1)), means[:1]) == 1
+
+
+def test_lessons_are_weighed_by_their_images() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 500)
+    scores = 0.3 * rng.normal(size=(500, 4)) + np.eye(4)[labels]
+    best = best_temperature(calibrated(scores, 1.0), labels)
+    start = Temperature()
+    once = start.after(scores, labels)
+    assert once.images == 500
+    together = TRUST * math.log(start.value) + 500 * math.log(best)
+    assert math.log(once.value) == pytest.approx(together / (TRUST + 500))
+    many = once
+    for _ in range(1000):
+        many = many.after(scores, labels)
+    assert many.value == pytest.approx(best, rel=0.02)
+    assert start.after(scores[:0], labels[:0]) == start
+    assert start.after(np.zeros((3, 1)), np.zeros(3, dtype=np.int64)) == start
