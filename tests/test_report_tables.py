@@ -27,6 +27,7 @@ def test_numbers_equal_hand_computed_ones(tmp_path):
                 "images": {"train": 100, "evaluate": images},
                 "kept_bytes": {"modules": 1_000_000, "statistics": 500_000 * (t + 1)},
                 "calibration_error": (0.05, 0.02)[t],
+                "correct_then": ([8], [7, 27])[t],
                 "diagnosis": {},
             }
             for t, images in enumerate((10, 40))
@@ -44,6 +45,7 @@ def test_numbers_equal_hand_computed_ones(tmp_path):
             "stability": 60,
             "plasticity": 85,
             "forgetting": 20,
+            "forgetting_alone": 80 - 70,
             "calibration_error": 0.05,  # where it is largest
             "train_speed": 100 / 5,  # of the second task: the first pays for compiling
             "inference_speed": 80,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from dafuse.methods.contract import Method
 @dataclass
 class Evaluation:
     correct: list[int]  # by task
+    correct_then: list[int]  # by task, if no class could be answered that came after it
     total: list[int]  # by task
     confusion: np.ndarray  # counts [C, C], rows true, columns predicted
     calibration_error: float | None  # of the softmax of the logits; none without images
@@ -24,36 +26,63 @@ class Evaluation:
     others: dict[str, list[int]]  # correct by task, of the method's other ways to predict
 
 
+class Answers(NamedTuple):
+    """What one way to predict says of some images."""
+
+    predicted_N: np.ndarray
+    confidence_N: np.ndarray  # probability of the predicted class
+    predicted_then_N: np.ndarray  # among the classes that were known after the image's task
+
+
 @torch.no_grad()
 def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int) -> Evaluation:
     """Arg-max over all seen classes for all seen test images: no task is told."""
-    images = ImageSet.join(tests)
-    parts: dict[str, list[Tensor]] = {}
-    sure: dict[str, list[Tensor]] = {}
+    images, known_N = ImageSet.join(tests), _known_after(tests)
+    parts: dict[str, list[Answers]] = {}
+    done = 0
     with trainer.phase("evaluate", len(images), len(images)) as bar:
         for batch, _ in bar.over(trainer.test_batches(images)):
-            for name, logits in method.predictions(batch).items():
-                parts.setdefault(name, []).append(logits.argmax(1).cpu())
-                sure.setdefault(name, []).append(logits.float().softmax(1).amax(1).cpu())
+            known_B = known_N[done : done + len(batch)]
+            done += len(batch)
+            for name, logits_BC in method.predictions(batch).items():
+                parts.setdefault(name, []).append(_answers(logits_BC, known_B))
     edges = np.cumsum([0, *(len(test) for test in tests)])
 
-    def correct(predicted: np.ndarray) -> list[int]:
-        right = predicted == images.labels
+    def correct(predicted_N: np.ndarray) -> list[int]:
+        right = predicted_N == images.labels
         return [int(right[a:b].sum()) for a, b in pairwise(edges)]
 
-    found = {name: torch.cat(part).numpy() for name, part in parts.items()}
-    first, *others = found or {"": np.zeros(0, dtype=np.int64)}
-    predicted = found.get(first, np.zeros(0, dtype=np.int64))
-    confusion = np.bincount(images.labels * seen + predicted, minlength=seen * seen)
+    nothing = Answers(*np.zeros((3, 0), dtype=np.int64))
+    found = {name: _joined(part) for name, part in parts.items()}
+    first, *others = found or {"": nothing}
+    answers = found.get(first, nothing)
+    confusion = np.bincount(images.labels * seen + answers.predicted_N, minlength=seen * seen)
+    right_N = answers.predicted_N == images.labels
     return Evaluation(
-        correct(predicted),
+        correct(answers.predicted_N),
+        correct(answers.predicted_then_N),
         total=[len(test) for test in tests],
         confusion=confusion.reshape(seen, seen),
-        calibration_error=calibration_error(
-            torch.cat(sure[first]).numpy(), predicted == images.labels
-        )
-        if sure
-        else None,
+        calibration_error=calibration_error(answers.confidence_N, right_N) if found else None,
         prediction=first,
-        others={name: correct(found[name]) for name in others},
+        others={name: correct(found[name].predicted_N) for name in others},
     )
+
+
+def _known_after(tests: Sequence[ImageSet]) -> np.ndarray:
+    """For each image how many classes were known after its task; they are numbered as they come."""
+    known = np.maximum.accumulate([test.labels.max(initial=-1) + 1 for test in tests])
+    return np.repeat(known, [len(test) for test in tests])
+
+
+def _answers(logits_BC: Tensor, known_B: np.ndarray) -> Answers:
+    logits_BC = logits_BC.float()
+    later_BC = torch.arange(logits_BC.shape[1]) >= torch.from_numpy(known_B)[:, None]
+    then_BC = logits_BC.masked_fill(later_BC.to(logits_BC.device), -torch.inf)
+    confidence_B = logits_BC.softmax(1).amax(1)
+    found = logits_BC.argmax(1), confidence_B, then_BC.argmax(1)
+    return Answers(*(each.cpu().numpy() for each in found))
+
+
+def _joined(parts: list[Answers]) -> Answers:
+    return Answers(*map(np.concatenate, zip(*parts, strict=True)))

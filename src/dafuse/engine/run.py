@@ -171,6 +171,7 @@ def _record(
             "kept_bytes": method.kept_bytes(),
             "loss": trainer.epoch_losses,
             "calibration_error": evaluation.calibration_error,
+            "correct_then": evaluation.correct_then,
             "compiled_deviation": trainer.compiled.deviation if trainer.compiled else None,
             "diagnosis": diagnosis,
         }

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from dafuse.engine.matrix import DEFINITIONS
 from dafuse.report.runs import RunResult
 
@@ -23,6 +25,7 @@ def measures(run: RunResult) -> dict[str, float]:
     passes, images = declared.get("passes_per_prediction"), declared.get("keeps_images")
     return {
         **run.matrix.metrics(),
+        "forgetting_alone": _forgetting_alone(run),
         "calibration_error": max(known, default=NAN),
         "train_speed": median(map(_learning_speed, training)) if training else NAN,
         "inference_speed": speed(last, "evaluate"),
@@ -31,6 +34,16 @@ def measures(run: RunResult) -> dict[str, float]:
         "keeps_images": NAN if images is None else float(images),
         "passes": float(passes) if passes else NAN,
     }
+
+
+def _forgetting_alone(run: RunResult) -> float:
+    """Forgetting, were no class answered that came after an image's task; NaN where unknown."""
+    then, total = run.tasks[-1].get("correct_then"), run.matrix.total[-1]
+    if then is None:
+        return NAN
+    a_TT, tested = run.matrix.accuracies(), [j for j in range(len(then) - 1) if total[j]]
+    drops = [np.nanmax(a_TT[:, j]) - 100 * then[j] / total[j] for j in tested]
+    return float(np.mean(drops)) if drops else NAN
 
 
 def _learning_speed(task: dict[str, Any]) -> float:
@@ -73,6 +86,11 @@ COLUMNS = {
     "stability": Column("Stability", DEFINITIONS["stability"]),
     "plasticity": Column("Plasticity", DEFINITIONS["plasticity"]),
     "forgetting": Column("Forgetting", DEFINITIONS["forgetting"]),
+    "forgetting_alone": Column(
+        "Forgetting alone",
+        "the same drop, were no class answered that came after the task: what is lost beyond the "
+        "confusion with later classes",
+    ),
     "calibration_error": Column(
         "Calibration error",
         "how far the probabilities (softmax of the scores) are from the share that is right: the "
