@@ -284,7 +284,7 @@ def test_a_factor_is_a_triangle_and_no_image_is_a_row_of_it() -> None:
         @ apart.T
         / np.maximum(np.linalg.norm(kept, axis=1)[:, None] * np.linalg.norm(apart, axis=1), 1e-12)
     )
-    assert np.abs(cosines[1:]).max() < 0.99  # the first row alone is an image's direction
+    assert np.abs(cosines[1:]).max() < 0.99
 
 
 @every_library

@@ -101,8 +101,8 @@ def test_memory_sets_accuracy_against_bytes(
     assert [row.split(" |")[0] for row in rows] == [  # those that keep least first
         "| lift (features=last)",
         "| lift (features=all, keep=classwise, rank=2)",
-        "| lift (features=all, keep=classwise, rank=4)",
         "| lift (features=last, width=2500)",
+        "| lift (features=all, keep=classwise, rank=4)",
     ]
     assert Path("runs/memory-arrays.png").read_bytes().startswith(b"\x89PNG")
 

@@ -81,6 +81,23 @@ def test_a_record_of_a_class_is_below_60_kB() -> None:
     assert (8 + 1) * 2 * 2496 + 4 * 2496 + 8 <= 60e3  # what is kept of it, 13 parts of 192
 
 
+def test_asking_changes_nothing_of_what_is_learned() -> None:
+    dataset = small_dataset([6, 5, 6])
+    trainer, (task,) = small_trainer(dataset), small_stream(dataset, [3])
+    batches = list(trainer.test_batches(task.train, 4))
+    labels = torch.from_numpy(task.train.labels).split([len(x) for x, _ in batches])
+    found = []
+    for asks in (False, True):
+        method = LIFT(trainer=trainer, features="last", width=9)
+        for (images, _), own in zip(batches, labels, strict=True):
+            with torch.no_grad():
+                method.observe(images, own)
+                if asks:
+                    method.logits(images)
+        found.append(method.state())
+    assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
+
+
 def test_nothing_kept_has_an_entry_for_each_image() -> None:
     method, *_ = taught([6], features="last")
     images = 28

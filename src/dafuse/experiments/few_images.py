@@ -182,7 +182,10 @@ class FewImages:
             bench = bench or prepare(self.config, progress)
             trainer = Trainer(bench.vit, bench.loader, bench.fabric, self.config.seed, progress)
             found = self._begun(provenance(bench.vit, bench.loader, trainer.device), bench)
-            wanted = self._cells(bench.loader.dataset.train.labels)
+            dataset = bench.loader.dataset
+            if len(np.unique(dataset.test.labels)) < len(dataset.classes):
+                raise DafuseError("some class has no test image: there is nothing to compare by")
+            wanted = self._cells(dataset.train.labels)
             left = [one for one in wanted if one not in _done(found)]
             if not left:
                 return

@@ -22,7 +22,7 @@ def usual_penalty(kind: Kind, images: float, width: int) -> float:
     """A penalty that suits so many images: large for few of them, almost none for many.
 
     Fitted to accuracy on held-out training images of CIFAR-100 (and, for ridge, Tiny-ImageNet): 5
-    to 200 classes of 1 to 400 images, of which the best penalty is known (docs/lift.md). What
+    to 200 classes of 2 to 400 images, of which the best penalty is known (docs/lift.md). What
     decides is how many images there are for each number of a feature.
     """
     each = max(1.0, images) / width
@@ -64,8 +64,8 @@ def choose(
     Unless it is given, penalties around the usual one of each kind are tried, and where there are
     several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose accuracy is
     within one standard error of the best, the choice is the one nearest to the usual, the first
-    kind before others: few images say little. Without images, the usual penalty is taken; where no
-    class has two of them, so that nothing can be left out, `NEAREST`.
+    kind before others: few images say little. Without images, the first kind at its usual penalty
+    is taken; where no class has two of them, so that nothing can be left out, `NEAREST`.
     """
     systems = {kind: System(sums, kind) for kind in kinds}
     single = float(sums.counts_C.max()) < 2
@@ -75,7 +75,7 @@ def choose(
         usual = {kind: penalty / systems[kind].scale for kind in kinds}
     hidden_NM, labels_N = _some(hidden_NM, labels_N, countable(sums, labels_N))
     if not len(labels_N) or sums.classes < 2:
-        kind = kinds[0]
+        kind: Kind = "lda" if single and "lda" in kinds else kinds[0]  # the nearest mean
         nothing = np.zeros((0, sums.classes)), np.zeros(0, dtype=np.int64)
         choice = Choice(kind, usual[kind], left_out=0, accuracy=0.0)
         return Found(choice, systems[kind].head(usual[kind]), *nothing)

@@ -7,9 +7,10 @@ means, and b = N / K images a class on average:
     LDA:    W = N (S + p I)^-1 C,                  score_k(h) = (h - m) . w_k - c_k . w_k / 2
 
 Ridge is the regression from features to one-hot targets with an intercept that is not penalised,
-every class weighing the same, however many images it has. As p grows, LDA becomes the nearest
-class mean, and ridge the largest product with a centred class mean. Penalties are shares of the
-mean diagonal of what p I is added to.
+where classes have equally many images; where they have not, class means still count alike, however
+many images stand behind them, and the scatter is that of all images. As p grows, LDA becomes the
+nearest class mean, and ridge the largest product with a centred class mean. Penalties are shares of
+the mean diagonal of what p I is added to.
 
 **Leave-one-out.** Without image i of class c (n images), d = h_i - mu_c and q = 1 / (n - 1): its
 class mean moves by -q d and m by -q d / K, so that with U = [d, c_c]

@@ -6,7 +6,7 @@ Scores are measured in u, by which a class mean's own score is above those of th
 average: a large penalty shrinks all scores alike. They estimate probabilities, so that what belongs
 into a softmax is their logarithm, and asinh is one that bears negative numbers. The highest of K
 scores that mean nothing grows with the root of ln K. After all that one temperature t suits 5 to
-100 classes of 1 to 50 images (docs/lift.md); images that are left out of a lesson correct it.
+100 classes of 1 to 450 images (docs/lift.md); images that are left out of a lesson correct it.
 """
 
 import math

@@ -1,6 +1,8 @@
 """From a network's features to what the sums are of: weighted by depth, and lifted.
 
-    h = [f * w, silu(f * w @ R)],    R random, drawn once from a seed
+    h = [f w, g(f w R / |w|)],    g(x) = x / (1 + exp(-1.702 x)), R normal, drawn once from a seed
+
+g is nearly GELU.
 
 A regression that can afford small penalties does not mind how its features are scaled. With few
 images it must shrink, and then the numbers on a large scale decide: the weights w fall by half

@@ -1,9 +1,9 @@
 """Sums at rest: what is written down between lessons, and how little of it costs nothing.
 
 The pooled scatter rests as its upper factor U (U^T U = S), packed without its zeros, each column
-divided by its standard deviation. Half precision is enough for a factor: rounding U moves S little
-in the directions in which S is small, where rounding S itself would make it indefinite. Records of
-classes rest likewise. No row of a factor belongs to an image.
+divided by the root of its sum of squares. Half precision is enough for a factor: rounding U moves S
+little in the directions in which S is small, where rounding S itself would make it indefinite.
+Records of classes rest likewise.
 """
 
 from typing import Literal
@@ -61,7 +61,7 @@ def _height(entries: int, width: int) -> int:
 
 
 def _scale(squares_KM: Array) -> Array:
-    """A standard deviation for each column, or 1 where there is none."""
+    """The root of each column's sum of squares, or 1 where it is zero."""
     scale_M = squares_KM.sum(0) ** 0.5 if len(squares_KM) else squares_KM.sum(0) + 1
     return scale_M + (scale_M == 0)
 

@@ -3,10 +3,11 @@
 A method gives features, by tasks (`learn`) or as they come (`observe`), and asks for scores. The
 sums are of hidden features, to which a fixed map lifts those of the network. Between tasks they
 rest in the precision asked for; the classifier is solved from sums that have been so rounded, so
-that a resumed run does the same as one that was never stopped.
+that a resumed run does the same as one that was never stopped. Asking for scores changes no sums.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import astuple
 from typing import Any
 
@@ -46,6 +47,7 @@ class ClosedForm:
         self.weights_CM = torch.zeros(0, sums.width, device=device)
         self.bias_C = torch.zeros(0, device=device)
         self.resting = at_rest(sums, precision)  # what outlives a lesson of the sums
+        self._rounded = sums  # the sums as they rest, of which the classifier is
         self._settled = True  # the classifier is that of the sums
 
     def learn(
@@ -56,17 +58,19 @@ class ClosedForm:
         Where the network has changed, and features of these images before that are given, the old
         sums follow (`heads.drift`). Otherwise they stay as they were measured.
         """
-        hidden_NM = self.lift(feats_NF)
+        hidden_NM, labels_N = self.lift(feats_NF), labels_N.to(self.sums.means_CM.device)
         if before_NF is not None:
             follow(self.sums, self.lift(before_NF), hidden_NM)
         self.sums.add(hidden_NM, labels_N)
         self._settle(hidden_NM, labels_N)
+        self.sums = self._rounded
         left_out = {"images": self.choice.left_out, "accuracy": self.choice.accuracy}
         return {"head": self.choice.kind, "penalty": self.choice.penalty, "left_out": left_out}
 
     def observe(self, feats_BF: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; the classifier follows when it is asked for."""
-        self.sums.add(self.lift(feats_BF), labels_B)
+        check_finite(feats_BF, "the features of a batch")
+        self.sums.add(self.lift(feats_BF), labels_B.to(self.sums.means_CM.device))
         self._settled = False
 
     def logits(self, feats_BF: Tensor) -> Tensor:
@@ -81,12 +85,14 @@ class ClosedForm:
         return scores_KC.unflatten(0, feats_BF.shape[:-1])
 
     def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
-        """Round the sums to the precision they rest in, then solve."""
+        """Solve, of the sums rounded to the precision they rest in; they stay as they are."""
         self.resting = at_rest(self.sums, self.precision)
-        awake(self.sums, self.resting)
-        found = choose(self.sums, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
+        self._rounded = copy(self.sums)
+        self._rounded.scatter = copy(self.sums.scatter)
+        awake(self._rounded, self.resting)
+        found = choose(self._rounded, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
         check_finite(found.head.weights_MC, "the weights of the classifier")
-        unit = unit_of(found.head, self.sums.means_CM)
+        unit = unit_of(found.head, self._rounded.means_CM)
         self.weights_CM = (found.head.weights_MC.T / unit).to(self.weights_CM).contiguous()
         self.bias_C = (found.head.bias_C / unit).to(self.bias_C)
         known = self.temperature if found.choice.kind == self.choice.kind else Temperature()
@@ -97,11 +103,13 @@ class ClosedForm:
     def _settle_if_needed(self) -> None:
         """After batches that were observed; with nothing at hand to leave out."""
         if not self._settled:
-            nothing = self.weights_CM[:0]
+            nothing = self.sums.means_CM[:0]
             self._settle(nothing, torch.zeros(0, dtype=torch.int64, device=nothing.device))
 
     def state(self) -> dict[str, Tensor]:
+        """What a resumed run goes on from, and this one too: from here on the sums are rounded."""
         self._settle_if_needed()
+        self.sums = self._rounded
         kind, *numbers = astuple(self.choice) + astuple(self.temperature)
         chosen = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
         return {
@@ -114,6 +122,7 @@ class ClosedForm:
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.resting = unpacked(state, "statistics/sums")
         awake(self.sums, self.resting)
+        self._rounded = self.sums
         self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
         kind, penalty, count, accuracy, temperature, in_all = state["classifier/chosen"].tolist()
         self.choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)

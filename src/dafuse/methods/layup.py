@@ -105,7 +105,9 @@ class LayUP(Method):
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; the rows follow when they are asked for."""
-        self._add(self._features(images_B3SS), labels_B)
+        feats_BM = self._features(images_B3SS)
+        check_finite(feats_BM, "the features of a batch")
+        self._add(feats_BM, labels_B)
         self._solved = False
 
     @classmethod

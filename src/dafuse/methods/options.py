@@ -44,4 +44,4 @@ def check_ranges(method: Any, **more: tuple[float, float]) -> None:
 def check_finite(tensor: Any, what: str) -> None:
     """Training that went wrong shows here at the latest."""
     if not tensor.isfinite().all():
-        raise DafuseError(f"{what} are not finite; try a smaller learning rate")
+        raise DafuseError(f"{what} are not finite; try a smaller learning rate, if it trains")
