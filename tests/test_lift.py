@@ -36,7 +36,7 @@ def taught(sizes: list[int], **options: Any) -> tuple[LIFT, Stream, Trainer]:
 
 
 def scores(method: LIFT, stream: Stream, trainer: Trainer) -> torch.Tensor:
-    """Of all test images, before any temperature."""
+    """Scores of all test images, before any temperature."""
     batches = [x for task in stream for x, _ in trainer.test_batches(task.test)]
     with torch.no_grad():
         encoded = [trainer.encode(x, None, depths=method.features) for x in batches]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,17 +27,17 @@ class Evaluation:
 
 
 class Answers(NamedTuple):
-    """What one way to predict says of some images."""
+    """What one way to predict says of some images: tensors of a batch, arrays of all of them."""
 
-    predicted_N: np.ndarray
-    confidence_N: np.ndarray  # probability of the predicted class
-    predicted_then_N: np.ndarray  # among the classes that were known after the image's task
+    predicted_N: Any
+    confidence_N: Any  # probability of the predicted class
+    predicted_then_N: Any  # among the classes that were known after the image's task
 
 
 @torch.no_grad()
 def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int) -> Evaluation:
     """Arg-max over all seen classes for all seen test images: no task is told."""
-    images, known_N = ImageSet.join(tests), _known_after(tests)
+    images, known_N = ImageSet.join(tests), _known_after(tests).to(trainer.device)
     parts: dict[str, list[Answers]] = {}
     done = 0
     with trainer.phase("evaluate", len(images), len(images)) as bar:
@@ -69,20 +69,20 @@ def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: 
     )
 
 
-def _known_after(tests: Sequence[ImageSet]) -> np.ndarray:
+def _known_after(tests: Sequence[ImageSet]) -> Tensor:
     """For each image how many classes were known after its task; they are numbered as they come."""
     known = np.maximum.accumulate([test.labels.max(initial=-1) + 1 for test in tests])
-    return np.repeat(known, [len(test) for test in tests])
+    return torch.from_numpy(np.repeat(known, [len(test) for test in tests]))
 
 
-def _answers(logits_BC: Tensor, known_B: np.ndarray) -> Answers:
+def _answers(logits_BC: Tensor, known_B: Tensor) -> Answers:
+    """On the device; what is asked of a batch waits for nothing."""
     logits_BC = logits_BC.float()
-    later_BC = torch.arange(logits_BC.shape[1]) >= torch.from_numpy(known_B)[:, None]
+    later_BC = torch.arange(logits_BC.shape[1], device=known_B.device) >= known_B[:, None]
     then_BC = logits_BC.masked_fill(later_BC.to(logits_BC.device), -torch.inf)
-    confidence_B = logits_BC.softmax(1).amax(1)
-    found = logits_BC.argmax(1), confidence_B, then_BC.argmax(1)
-    return Answers(*(each.cpu().numpy() for each in found))
+    return Answers(logits_BC.argmax(1), logits_BC.softmax(1).amax(1), then_BC.argmax(1))
 
 
 def _joined(parts: list[Answers]) -> Answers:
-    return Answers(*map(np.concatenate, zip(*parts, strict=True)))
+    """The answers of all batches, as arrays."""
+    return Answers(*(torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)))

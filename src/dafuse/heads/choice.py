@@ -103,7 +103,7 @@ def choose(
 
 
 def _factors(system: System, width: int) -> tuple[float, ...]:
-    """Of the usual penalty: as many as are worth their time."""
+    """What the usual penalty is multiplied by: as many numbers as are worth their time."""
     if system.every_penalty_at_once:
         return FACTORS
     many = system.kind == "ridge" and system.images >= MANY * width

@@ -3,8 +3,8 @@
     logit_k = asinh(6 s_k) / asinh(6) * sqrt(ln K) / t,    s = scores / u
 
 Scores are measured in u, by which a class mean's own score is above those of the other classes on
-average: a large penalty shrinks all scores alike. They estimate probabilities, so that what belongs
-into a softmax is their logarithm, and asinh is one that bears negative numbers. The highest of K
+average: a large penalty shrinks all scores alike. They estimate probabilities. A softmax
+wants logarithms, and asinh is like a logarithm but takes negative numbers too. The highest of K
 scores that mean nothing grows with the root of ln K. After all that one temperature t suits 5 to
 100 classes of 1 to 450 images (docs/lift.md); images that are left out of a lesson correct it.
 """

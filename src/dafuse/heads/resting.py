@@ -3,7 +3,7 @@
 The pooled scatter rests as its upper factor U (U^T U = S), packed without its zeros, each column
 divided by the root of its sum of squares. Half precision is enough for a factor: rounding U moves S
 little in the directions in which S is small, where rounding S itself would make it indefinite.
-Records of classes rest likewise.
+Records of classes are kept in the same way.
 """
 
 from typing import Literal
