@@ -15,7 +15,8 @@ from dafuse.heads.confidence import Temperature, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import at_rest, awake
-from dafuse.heads.sums import ClassSums, ClasswiseScatter, PooledScatter, classwise, pooled
+from dafuse.heads.scatter import ClasswiseScatter, PooledScatter
+from dafuse.heads.sums import ClassSums, classwise, pooled
 
 LIBRARIES: dict[str, Callable[[np.ndarray], Any]] = {"numpy": lambda a: a, "torch": torch.tensor}
 every_library = pytest.mark.parametrize("library", LIBRARIES)

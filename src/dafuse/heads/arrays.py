@@ -5,7 +5,6 @@ same device. Whatever is summed over images is summed in float64 (`exact`).
 """
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +34,10 @@ def zeros(like: Array, *shape: int) -> Array:
     return xp.zeros(shape, dtype=xp.float64, device=exact(like[:0]).device)
 
 
+def on_cpu(array: Array) -> bool:
+    return library(array) is np or array.device.type == "cpu"
+
+
 def to_numpy(array: Array) -> np.ndarray:
     return array if library(array) is np else array.detach().cpu().numpy()
 
@@ -53,20 +56,15 @@ def one_hot(labels_N: Array, classes: int, like: Array) -> Array:
     return hot_NC.astype(np.float64) if xp is np else exact(hot_NC).to(exact(like[:0]).device)
 
 
-def factorised(matrix_MM: Array) -> Callable[[Array], Array]:
-    """X of ``matrix X = columns`` for any columns; the matrix is symmetric, positive definite."""
-    xp = library(matrix_MM)
-    if xp is np:
-        return lambda columns_MK: np.linalg.solve(matrix_MM, columns_MK)
-    lower_MM, failed = xp.linalg.cholesky_ex(matrix_MM)
-    if failed:  # semi-definite to rounding
-        return lambda columns_MK: xp.linalg.solve(matrix_MM, columns_MK)
-    return lambda columns_MK: xp.cholesky_solve(columns_MK, lower_MM)
-
-
 def solve(matrix_MM: Array, columns_MK: Array) -> Array:
     """X of ``matrix X = columns``, for a symmetric positive definite matrix."""
-    return factorised(matrix_MM)(columns_MK)
+    xp = library(matrix_MM)
+    if xp is np:
+        return np.linalg.solve(matrix_MM, columns_MK)
+    lower_MM, failed = xp.linalg.cholesky_ex(matrix_MM)
+    if failed:  # semi-definite to rounding
+        return xp.linalg.solve(matrix_MM, columns_MK)
+    return xp.cholesky_solve(columns_MK, lower_MM)
 
 
 def add_to_diagonal(matrix_MM: Array, value: Any) -> Array:

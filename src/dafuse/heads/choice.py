@@ -15,7 +15,7 @@ FACTORS = tuple(10 ** (power / 2) for power in range(-3, 4))  # of the usual pen
 LEAST = 1e-7  # a penalty, less than which makes no difference
 MANY = 2  # images for each number of a feature, from which on only the usual penalty is tried
 NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest mean
-TRIED_ON = 1000  # images that a penalty is tried on
+TRIED_ON = 1000  # images that a penalty is tried on; fewer say too little to pay for a system each
 
 
 def usual_penalty(kind: Kind, images: float, width: int) -> float:
@@ -82,7 +82,7 @@ def choose(
     labels = to_numpy(labels_N)
     tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
-        tries = (1.0,) if penalty else _factors(systems[kind], sums.width)
+        tries = (1.0,) if penalty else _factors(systems[kind], sums.width, len(labels))
         # the usual one last, whose factor then serves the head as well
         factors = sorted(tries, key=lambda f: -abs(math.log(f)))
         penalties = [usual[kind] * factor for factor in factors]
@@ -102,12 +102,12 @@ def choose(
     return Found(choice, systems[taken.kind].head(taken.penalty), taken.scores_NC, labels)
 
 
-def _factors(system: System, width: int) -> tuple[float, ...]:
+def _factors(system: System, width: int, left_out: int) -> tuple[float, ...]:
     """What the usual penalty is multiplied by: as many numbers as are worth their time."""
     if system.every_penalty_at_once:
         return FACTORS
     many = system.kind == "ridge" and system.images >= MANY * width
-    return (1.0,) if many else FACTORS[1::2]
+    return (1.0,) if many or left_out < TRIED_ON else FACTORS[1::2]
 
 
 class _Tried(NamedTuple):

@@ -25,20 +25,14 @@ for any y: all that is needed of an image is products through A^-1 of d and the 
 the same with b = 0. So each image is scored as if it had never been taught, at one solution.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dafuse.heads.arrays import (
-    Array,
-    add_to_diagonal,
-    exact,
-    factorised,
-    library,
-    zeros,
-)
+from dafuse.heads.arrays import Array, add_to_diagonal, exact, library, zeros
+from dafuse.heads.factors import factor_of_square, solved_backward, solved_forward
 from dafuse.heads.sums import ClassSums
 
 Kind = Literal["ridge", "lda"]
@@ -72,15 +66,12 @@ class System:
         self.centred_CM = sums.means_CM - self.centre_M
         self.between = self.images / self.classes if kind == "ridge" else 0.0  # b
         rows = sums.scatter.rows()
+        between_CM = self.between**0.5 * self.centred_CM if self.between else self.centred_CM[:0]
         if rows is not None and len(rows) + self.classes < SPAN_PAYS * sums.width:
-            scaled_CM = self.between**0.5 * self.centred_CM
-            spanning = library(rows).concatenate([rows, scaled_CM]) if self.between else rows
+            spanning = library(rows).concatenate([rows, between_CM])
             self._inverse: _InTheSpan | _Square = _InTheSpan(spanning)
         else:
-            square_MM = sums.scatter.square()
-            if self.between:
-                square_MM = square_MM + self.between * self.centred_CM.T @ self.centred_CM
-            self._inverse = _Square(square_MM)
+            self._inverse = _Square(sums.scatter.square(between_CM))
         self.every_penalty_at_once = isinstance(self._inverse, _InTheSpan)
         # the mean diagonal of what the penalty is added to
         self.scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
@@ -152,28 +143,31 @@ class Products(NamedTuple):
 
 
 class _Square:
-    """(A + p I)^-1 for a whole matrix A. Keeps the factor of the last penalty it was asked for."""
+    """(A + p I)^-1 = U^-1 U^-T for a whole matrix A. Keeps the last penalty's factor U."""
 
     def __init__(self, square_MM: Array) -> None:
         self._square_MM = square_MM
-        self._last: tuple[float, Callable[[Array], Array]] | None = None
+        self._last: tuple[float, Array] | None = None
         self.mean_diagonal = float(square_MM.trace()) / len(square_MM)
 
     def solve(self, columns_MK: Array, penalty: float) -> Array:
-        if self._last is None or self._last[0] != penalty:
-            self._last = None  # two factors need not be there at once
-            self._last = penalty, factorised(add_to_diagonal(self._square_MM, penalty))
-        return self._last[1](columns_MK)
+        upper_MM = self._factor(penalty)
+        return solved_backward(upper_MM, solved_forward(upper_MM, columns_MK))
 
     def products(
         self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
     ) -> Iterator[Products]:
         both_MK = library(apart_NM).concatenate([apart_NM, centred_CM]).T
         for penalty in penalties:
-            solved_MK = self.solve(both_MK, penalty)
-            solved_MN, solved_MC = solved_MK[:, : len(apart_NM)], solved_MK[:, len(apart_NM) :]
-            own_N = (apart_NM * solved_MN.T).sum(1)
-            yield Products(own_N, apart_NM @ solved_MC, centred_CM @ solved_MC)
+            half_MK = solved_forward(self._factor(penalty), both_MK)
+            half_MN, half_MC = half_MK[:, : len(apart_NM)], half_MK[:, len(apart_NM) :]
+            yield Products((half_MN**2).sum(0), half_MN.T @ half_MC, half_MC.T @ half_MC)
+
+    def _factor(self, penalty: float) -> Array:
+        if self._last is None or self._last[0] != penalty:
+            self._last = None  # two factors need not be there at once
+            self._last = penalty, factor_of_square(add_to_diagonal(self._square_MM, penalty))
+        return self._last[1]
 
 
 class _InTheSpan:

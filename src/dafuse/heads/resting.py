@@ -3,56 +3,109 @@
 The pooled scatter rests as its upper factor U (U^T U = S), packed without its zeros, each column
 divided by the root of its sum of squares. Half precision is enough for a factor: rounding U moves S
 little in the directions in which S is small, where rounding S itself would make it indefinite.
-Records of classes are kept in the same way.
+Class means rest in half precision too, as differences from their mean. In the records of classes,
+directions and the root of the rest take eight bits a number, in a unit of their own for each row.
 """
 
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 
 from dafuse.heads.arrays import Array, exact, library, zeros
-from dafuse.heads.sums import ClassSums, ClasswiseScatter, PooledScatter
+from dafuse.heads.scatter import ClasswiseScatter, PooledScatter
+from dafuse.heads.sums import ClassSums
 
 Precision = Literal["float16", "float32", "float64"]
+LEAST: Precision = "float16"  # with eight bits for records
+STEPS = 127  # of a number in eight bits, to either side of zero
 
 
 def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
     """Arrays that say all that the sums know, as far as the precision goes."""
-    means = "float64" if precision == "float64" else "float32"
-    found = {
-        "counts": sums.counts_C,
-        "means": _cast(sums.means_CM, means),
-    }
+    found = {"counts": sums.counts_C}
+    if precision == LEAST:
+        centre_M = sums.means_CM.mean(0) if sums.classes else sums.means_CM.sum(0)
+        found["centre"] = cast(centre_M, "float32")
+        found["means"], found["means_unit"] = halved(sums.means_CM - exact(found["centre"]))
+    else:
+        found["means"] = cast(sums.means_CM, precision)
+    unit = "float64" if precision == "float64" else "float32"
     if isinstance(sums.scatter, ClasswiseScatter):
-        scale_M = _scale(sums.scatter.rest_CM + (sums.scatter.directions_CRM**2).sum(1))
-        found["scale"] = _cast(scale_M, means)
-        found["directions"] = _cast(sums.scatter.directions_CRM / scale_M, precision)
-        found["rest"] = _cast((sums.scatter.rest_CM / scale_M**2) ** 0.5, precision)
+        directions_CRM, rest_CM = sums.scatter.directions_CRM, sums.scatter.rest_CM
+        scale_M = _root_or_one((rest_CM + (directions_CRM**2).sum(1)).sum(0))
+        found["scale"] = cast(scale_M, unit)
+        scale_M = exact(found["scale"])
+        parts = {"directions": directions_CRM / scale_M, "rest": rest_CM**0.5 / scale_M}
+        for name, part in parts.items():
+            if precision == LEAST:
+                found[name], found[f"{name}_unit"] = _in_bytes(part)
+            else:
+                found[name] = cast(part, precision)
     elif isinstance(sums.scatter, PooledScatter):
         factor_KM = sums.scatter.factor()
-        scale_M = _scale(factor_KM**2)
-        found["scale"] = _cast(scale_M, means)
-        found["factor"] = _cast((factor_KM / scale_M)[_upper(factor_KM)], precision)
+        scale_M = _root_or_one((factor_KM**2).sum(0))
+        found["scale"] = cast(scale_M, unit)
+        found["factor"] = _packed(cast(factor_KM / scale_M, precision))
     return found
 
 
 def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
     """Become what these arrays say."""
     sums.counts_C, sums.means_CM = exact(resting["counts"]), exact(resting["means"])
+    if "centre" in resting:
+        sums.means_CM = sums.means_CM * exact(resting["means_unit"]) + exact(resting["centre"])
     scale_M = exact(resting["scale"])
     if isinstance(sums.scatter, ClasswiseScatter):
-        sums.scatter.directions_CRM = exact(resting["directions"]) * scale_M
-        sums.scatter.rest_CM = (exact(resting["rest"]) * scale_M) ** 2
+        sums.scatter.directions_CRM = _in_units(resting, "directions") * scale_M
+        sums.scatter.rest_CM = (_in_units(resting, "rest") * scale_M) ** 2
     elif isinstance(sums.scatter, PooledScatter):
-        packed, width = exact(resting["factor"]), len(scale_M)
-        factor_KM = zeros(packed, _height(len(packed), width), width)
-        factor_KM[_upper(factor_KM)] = packed
-        sums.scatter.set_factor(factor_KM * scale_M)
+        sums.scatter.set_factor(_unpacked(resting["factor"], len(scale_M)) * scale_M)
 
 
-def _upper(factor_KM: Array) -> Array:
-    """Which entries of an upper factor are not zero by nature."""
-    return library(factor_KM).triu(factor_KM == factor_KM)
+def halved(array_CM: Array) -> tuple[Array, Array]:
+    """In half precision, as shares of the largest number of each column; and these numbers."""
+    xp = library(array_CM)
+    array_CM = exact(array_CM)
+    unit_M = xp.amax(xp.concatenate([abs(array_CM), zeros(array_CM, 1, array_CM.shape[1])]), 0)
+    unit_M = cast(unit_M + (unit_M == 0), "float32")
+    return cast(array_CM / exact(unit_M), "float16"), unit_M
+
+
+def cast(array: Array, precision: str) -> Array:
+    xp = library(array)
+    return array.astype(precision) if xp is np else array.to(getattr(xp, precision))
+
+
+def _in_bytes(array_XM: Array) -> tuple[Array, Array]:
+    """In eight bits, as shares of the largest number of each row; and these numbers."""
+    xp = library(array_XM)
+    unit_X = xp.amax(abs(array_XM), -1)
+    unit_X = cast(unit_X + (unit_X == 0), "float32")
+    return cast(xp.round(array_XM / exact(unit_X)[..., None] * STEPS), "int8"), unit_X
+
+
+def _in_units(resting: dict[str, Array], name: str) -> Array:
+    """The numbers of an array that may rest in eight bits."""
+    if f"{name}_unit" not in resting:
+        return exact(resting[name])
+    return exact(resting[name]) * (exact(resting[f"{name}_unit"])[..., None] / STEPS)
+
+
+def _packed(factor_KM: Array) -> Array:
+    """Row after row, without the zeros before its diagonal."""
+    if not len(factor_KM):
+        return factor_KM.reshape(-1)
+    return library(factor_KM).concatenate([row[i:] for i, row in enumerate(factor_KM)])
+
+
+def _unpacked(packed: Array, width: int) -> Array:
+    height = _height(len(packed), width)
+    factor_KM = zeros(packed, height, width)
+    ends = accumulate(width - i for i in range(height))
+    for i, end in enumerate(ends):
+        factor_KM[i, i:] = packed[end - width + i : end]
+    return factor_KM
 
 
 def _height(entries: int, width: int) -> int:
@@ -60,12 +113,6 @@ def _height(entries: int, width: int) -> int:
     return round(((2 * width + 1) - ((2 * width + 1) ** 2 - 8 * entries) ** 0.5) / 2)
 
 
-def _scale(squares_KM: Array) -> Array:
-    """The root of each column's sum of squares, or 1 where it is zero."""
-    scale_M = squares_KM.sum(0) ** 0.5 if len(squares_KM) else squares_KM.sum(0) + 1
+def _root_or_one(squares_M: Array) -> Array:
+    scale_M = squares_M**0.5
     return scale_M + (scale_M == 0)
-
-
-def _cast(array: Array, precision: str) -> Array:
-    xp = library(array)
-    return array.astype(precision) if xp is np else array.to(getattr(xp, precision))

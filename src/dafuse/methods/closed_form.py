@@ -20,7 +20,7 @@ from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.confidence import Temperature, calibrated, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift
-from dafuse.heads.resting import Precision, at_rest, awake
+from dafuse.heads.resting import LEAST, Precision, at_rest, awake, halved
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
@@ -46,6 +46,7 @@ class ClosedForm:
         self.temperature = Temperature()
         self.weights_CM = torch.zeros(0, sums.width, device=device)
         self.bias_C = torch.zeros(0, device=device)
+        self.resting_weights = self._rested(self.weights_CM)  # what outlives a lesson of these
         self.resting = at_rest(sums, precision)  # what outlives a lesson of the sums
         self._rounded = sums  # the sums as they rest, of which the classifier is
         self._settled = True  # the classifier is that of the sums
@@ -93,7 +94,8 @@ class ClosedForm:
         found = choose(self._rounded, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
         check_finite(found.head.weights_MC, "the weights of the classifier")
         unit = unit_of(found.head, self._rounded.means_CM)
-        self.weights_CM = (found.head.weights_MC.T / unit).to(self.weights_CM).contiguous()
+        self.resting_weights = self._rested(found.head.weights_MC.T / unit)
+        self.weights_CM = self._woken(self.resting_weights)
         self.bias_C = (found.head.bias_C / unit).to(self.bias_C)
         known = self.temperature if found.choice.kind == self.choice.kind else Temperature()
         self.temperature = known.after(found.scores_NC / unit, found.labels_N)
@@ -106,6 +108,16 @@ class ClosedForm:
             nothing = self.sums.means_CM[:0]
             self._settle(nothing, torch.zeros(0, dtype=torch.int64, device=nothing.device))
 
+    def _rested(self, weights_CM: Tensor) -> dict[str, Tensor]:
+        if self.precision == LEAST:
+            return dict(zip(("values", "unit"), halved(weights_CM), strict=True))
+        return {"values": weights_CM.to(self.bias_C).contiguous()}
+
+    def _woken(self, resting: dict[str, Tensor]) -> Tensor:
+        """The weights [C, M] in float32, which predict."""
+        weights_CM = resting["values"].to(self.bias_C)
+        return weights_CM * resting["unit"].to(self.bias_C) if "unit" in resting else weights_CM
+
     def state(self) -> dict[str, Tensor]:
         """What a resumed run goes on from, and this one too: from here on the sums are rounded."""
         self._settle_if_needed()
@@ -114,7 +126,7 @@ class ClosedForm:
         chosen = torch.tensor([float(KINDS.index(kind)), *numbers], dtype=torch.float64)
         return {
             **packed("statistics/sums", self.resting),
-            "classifier/weights": self.weights_CM,
+            **packed("classifier/weights", self.resting_weights),
             "classifier/bias": self.bias_C,
             "classifier/chosen": chosen,
         }
@@ -123,7 +135,9 @@ class ClosedForm:
         self.resting = unpacked(state, "statistics/sums")
         awake(self.sums, self.resting)
         self._rounded = self.sums
-        self.weights_CM, self.bias_C = state["classifier/weights"], state["classifier/bias"]
+        self.resting_weights = unpacked(state, "classifier/weights")
+        self.weights_CM = self._woken(self.resting_weights)
+        self.bias_C = state["classifier/bias"]
         kind, penalty, count, accuracy, temperature, in_all = state["classifier/chosen"].tolist()
         self.choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)
         self.temperature = Temperature(temperature, int(in_all))

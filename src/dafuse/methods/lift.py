@@ -80,7 +80,7 @@ class LIFT(Method):
     tune: Literal["none", "first", "each"] = "none"
     tune_tasks: int = 5
     keep: Literal["pooled", "classwise"] = "pooled"
-    rank: int = 8
+    rank: int = 6
     precision: Precision = "float16"
     epochs: int = 20
     batch_size: int = 48
