@@ -6,6 +6,7 @@ little in the directions in which S is small, where rounding S itself would make
 Records of classes are kept in the same way.
 """
 
+from copy import copy
 from typing import Literal
 
 import numpy as np
@@ -48,6 +49,15 @@ def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
         factor_KM = zeros(packed, _height(len(packed), width), width)
         factor_KM[_upper(factor_KM)] = packed
         sums.scatter.set_factor(factor_KM * scale_M)
+
+
+def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str, Array]]:
+    """The sums as they will wake, and what they rest as; they stay as they are themselves."""
+    resting = at_rest(sums, precision)
+    later = copy(sums)
+    later.scatter = copy(sums.scatter)
+    awake(later, resting)
+    return later, resting
 
 
 def _upper(factor_KM: Array) -> Array:
