@@ -53,6 +53,7 @@ FLOORS = {
     "lift": Floor(53, 58.9, 58.9, {}),  # trains nothing, nor does klda
     "layup": Floor(60, 69.4, 56.7, {**COSINES, "tune": "first"}),
     "klda": Floor(53, 58.3, 58.3, {"width": 500}),
+    "anacp": Floor(60, 70.0, 53.9, {**COSINES, "tune": "first", "width": 500}),
     "slca": Floor(53, 62.8, 24.4, {**EPOCHS, "lr": 0.05, "backbone_rate": 0.03, "align_lr": 0.05}),
     "ssiat": Floor(52, 57.2, 47.8, {**EPOCHS, "first_epochs": 6, "lr": 0.01}),
     # adapters of two classes help little: training gains few images here, at rates from 0.06 to 1

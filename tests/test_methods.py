@@ -34,6 +34,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "ranpac": {**ADAPTER, "projection": 32},
     "layup": {**ADAPTER, "tune": "first"},
     "klda": {"width": 24},
+    "anacp": {**ADAPTER, "tune": "first", "width": 24, "samples": 10},
     "ssiat": {**ALIGNED, "first_epochs": 2},
     "l2p": EPOCHS,
     "dualprompt": EPOCHS,
@@ -83,6 +84,8 @@ VARIANTS += [
 VARIANTS += [
     ("layup", {"blocks": 1}),
     ("klda", {"width": 200, "gamma": 0.01, "penalty": 1e-3, "precision": "float16"}),
+    ("anacp", {"width": 200, "lifts": 1, "samples": 3, "penalty": 1.0, "dewhiten": True}),
+    ("anacp", {"width": 9, "samples": 4, "alpha": 0.0, "precision": "float16"}),
     ("ranpac", {**ADAPTER, "projection": 7}),  # fewer dimensions than images
     ("ssiat", {**ALIGNED, "first_epochs": 1, "margin": 0.3, "memory": "diagonal"}),
     ("ssiat", {**ADAPTER, "first_epochs": 1, "align_epochs": 0}),
@@ -296,6 +299,7 @@ OBSERVERS: list[tuple[str, dict[str, Any]]] = [
     ("lift", {**EXACT, "features": "last", "head": "lda"}),
     ("layup", {"blocks": 2, "penalty": 1.0}),
     ("klda", {"width": 24, "penalty": 1e-3, "precision": "float64"}),
+    ("anacp", {"width": 24, "samples": 10, "penalty": 1.0, "precision": "float64"}),
 ]
 every_observer = pytest.mark.parametrize(("name", "options"), OBSERVERS)
 

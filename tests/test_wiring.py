@@ -123,6 +123,7 @@ WIRING = {
     "lift": Wiring({**ADAPTED, "tune": "first"}, [PROXY], []),
     "ranpac": Wiring({**ADAPTED, "projection": 30}, [PROXY], []),
     "layup": Wiring({**ADAPTED, "tune": "first"}, [PROXY], []),
+    "anacp": Wiring({**ADAPTED, "tune": "first", "width": 30, "samples": 4}, [PROXY], []),
     "slca": Wiring(
         {**TRAINED, **ALIGNED, "epochs": 10, "backbone_rate": 0.02},
         [Fit(((0.00022, NETWORK), (0.011, 3 * LINEAR)), TENTH_10, 12)],
@@ -290,8 +291,8 @@ def make(
 
 def test_every_method_that_trains_is_in_the_tables() -> None:
     assert WIRING.keys() == METHODS.keys() - {"simplecil", "klda"}
-    # these have no official settings, or, as LayUP's, such of another optimiser
-    assert OFFICIAL.keys() == WIRING.keys() - {"joint", "lift", "layup"}
+    # these have no official settings, or, as LayUP's and AnaCP's, such of another optimiser
+    assert OFFICIAL.keys() == WIRING.keys() - {"joint", "lift", "layup", "anacp"}
 
 
 @pytest.mark.parametrize("name", WIRING)

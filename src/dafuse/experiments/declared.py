@@ -7,7 +7,7 @@ from typing import Any
 Options = dict[str, Any]  # a method's name and the options in which it differs from its defaults
 
 EXEMPLAR_FREE = (
-    "finetune simplecil aper lift ranpac layup klda slca ssiat ease mos tuna "
+    "finetune simplecil aper lift ranpac layup klda anacp slca ssiat ease mos tuna "
     "l2p dualprompt coda daf daf-paper"
 )
 FEATURES = ["last", "top", "all", "moments"]  # what `lift` can read of a network
@@ -68,7 +68,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "rehearsal": Experiment("DAF beside methods that keep 20 images a class", _named(REHEARSAL)),
     "efficiency": Experiment(
         "accuracy against training speed, coloured by inference speed (Figure 1)",
-        _named("aper lift ranpac layup klda slca ssiat ease mos tuna l2p dualprompt coda daf"),
+        _named(
+            "aper lift ranpac layup klda anacp slca ssiat ease mos tuna l2p dualprompt coda daf"
+        ),
         figure="efficiency",
     ),
     "ablation": Experiment(
@@ -102,6 +104,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             {"name": "daf", "rule": "mean"},
             *_named("lift ranpac klda tuna"),
             {"name": "layup", "tune": "first"},
+            {"name": "anacp", "tune": "first"},
         ),
         tables=("table", "paired"),
         seeds=(1993, 1994, 1995, 1996, 1997),
@@ -127,7 +130,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         (
             *_each("lift", features=FEATURES, width=[0, 5000], head=["ridge"]),
             *_each("lift", features=FEATURES, head=["lda"]),
-            *_named("simplecil ranpac layup klda"),
+            *_named("simplecil ranpac layup klda anacp"),
             *_each("daf", rule=RULES, head=["aligned", "ridge", "lda"]),
         ),
         tables=("grid", "table"),
@@ -135,7 +138,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "streams": Experiment(
         "streams without tasks: accuracy on the classes seen at each point (not in the paper)",
-        _named("lift simplecil layup klda"),
+        _named("lift simplecil layup klda anacp"),
         settings=({"stream": "online"}, {"stream": "blurry"}, {"stream": "repeated"}),
     ),
     "memory": Experiment(

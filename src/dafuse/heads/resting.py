@@ -7,6 +7,7 @@ Class means rest in half precision too, as differences from their mean. In the r
 directions and the root of the rest take eight bits a number, in a unit of their own for each row.
 """
 
+from copy import copy
 from itertools import accumulate
 from typing import Literal
 
@@ -61,6 +62,15 @@ def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
         sums.scatter.rest_CM = (_in_units(resting, "rest") * scale_M) ** 2
     elif isinstance(sums.scatter, PooledScatter):
         sums.scatter.set_factor(_unpacked(resting["factor"], len(scale_M)) * scale_M)
+
+
+def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str, Array]]:
+    """The sums as they will wake, and what they rest as; they stay as they are themselves."""
+    resting = at_rest(sums, precision)
+    later = copy(sums)
+    later.scatter = copy(sums.scatter)
+    awake(later, resting)
+    return later, resting
 
 
 def halved(array_CM: Array) -> tuple[Array, Array]:

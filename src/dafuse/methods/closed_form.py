@@ -7,7 +7,6 @@ that a resumed run does the same as one that was never stopped. Asking for score
 """
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import astuple
 from typing import Any
 
@@ -20,7 +19,7 @@ from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.confidence import Temperature, calibrated, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift
-from dafuse.heads.resting import LEAST, Precision, at_rest, awake, halved
+from dafuse.heads.resting import LEAST, Precision, at_rest, awake, halved, rounded
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
@@ -87,10 +86,7 @@ class ClosedForm:
 
     def _settle(self, hidden_NM: Tensor, labels_N: Tensor) -> None:
         """Solve, of the sums rounded to the precision they rest in; they stay as they are."""
-        self.resting = at_rest(self.sums, self.precision)
-        self._rounded = copy(self.sums)
-        self._rounded.scatter = copy(self.sums.scatter)
-        awake(self._rounded, self.resting)
+        self._rounded, self.resting = rounded(self.sums, self.precision)
         found = choose(self._rounded, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
         check_finite(found.head.weights_MC, "the weights of the classifier")
         unit = unit_of(found.head, self._rounded.means_CM)

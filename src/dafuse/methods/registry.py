@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from dafuse.errors import DafuseError
+from dafuse.methods.anacp import AnaCP
 from dafuse.methods.aper import APER
 from dafuse.methods.coda import CODAPrompt
 from dafuse.methods.contract import Method
@@ -34,7 +35,7 @@ METHODS: dict[str, type[Method]] = {
         *(DAF, DAFPaper, DAFRetrieval),
         *(Finetune, Joint),  # the bounds
         *(SimpleCIL, APER),  # prototypes
-        *(LIFT, RanPAC, LayUP, KLDA),  # closed form
+        *(LIFT, RanPAC, LayUP, KLDA, AnaCP),  # closed form
         SLCA,  # full tuning
         SSIAT,  # one shared adapter
         *(EASE, MOS, TUNA),  # an adapter for each task
