@@ -146,7 +146,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         (
             *_each("lift", features=FEATURES, width=[0, 2500, 5000]),
             *_each("lift", precision=["float32", "float64"]),
-            *_each("lift", features=["all", "moments"], keep=["classwise"], rank=[2, 4, 8, 16]),
+            *_each("lift", features=["all", "moments"], keep=["classwise"], rank=[2, 6, 16]),
         ),
         tables=("memory", "table"),
         figure="memory",
