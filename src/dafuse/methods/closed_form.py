@@ -92,7 +92,9 @@ class ClosedForm:
         unit = unit_of(found.head, self._rounded.means_CM)
         self.resting_weights = self._rested(found.head.weights_MC.T / unit)
         self.weights_CM = self._woken(self.resting_weights)
-        self.bias_C = (found.head.bias_C / unit).to(self.bias_C)
+        lost_CM = found.head.weights_MC.T / unit - self.weights_CM  # by rounding
+        centre_M = self._rounded.means_CM.mean(0)  # where the bias makes up for it
+        self.bias_C = (found.head.bias_C / unit + lost_CM @ centre_M).to(self.bias_C)
         known = self.temperature if found.choice.kind == self.choice.kind else Temperature()
         self.temperature = known.after(found.scores_NC / unit, found.labels_N)
         self.choice = found.choice
