@@ -57,7 +57,7 @@ def test_half_precision_changes_scores_by_less_than_a_percent() -> None:
 
 
 def kept(width: int, classes: int, rows: int) -> int:
-    """Bytes of the default: a triangle, class means and weights in half precision."""
+    """Bytes of the default: a triangle, class means and weights in sixteen bits."""
     factor = 2 * (rows * width - rows * (rows - 1) // 2)
     units = 4 * 4 * width  # of the factor's columns, of means and weights; the mean of means
     return factor + units + classes * (2 * 2 * width + 8 + 4) + 6 * 8

@@ -19,7 +19,7 @@ from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.confidence import Temperature, calibrated, unit_of
 from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift
-from dafuse.heads.resting import LEAST, Precision, at_rest, awake, halved, rounded
+from dafuse.heads.resting import LEAST, Precision, at_rest, awake, in_steps, rounded
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
@@ -108,13 +108,13 @@ class ClosedForm:
 
     def _rested(self, weights_CM: Tensor) -> dict[str, Tensor]:
         if self.precision == LEAST:
-            return dict(zip(("values", "unit"), halved(weights_CM), strict=True))
+            return dict(zip(("values", "step"), in_steps(weights_CM, 0, "int16"), strict=True))
         return {"values": weights_CM.to(self.bias_C).contiguous()}
 
     def _woken(self, resting: dict[str, Tensor]) -> Tensor:
         """The weights [C, M] in float32, which predict."""
         weights_CM = resting["values"].to(self.bias_C)
-        return weights_CM * resting["unit"].to(self.bias_C) if "unit" in resting else weights_CM
+        return weights_CM * resting["step"].to(self.bias_C) if "step" in resting else weights_CM
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed run goes on from, and this one too: from here on the sums are rounded."""
