@@ -15,11 +15,13 @@ import numpy as np
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
-from dafuse.product.card import INPUT, OUTPUTS, read_card
+from dafuse.product.card import OUTPUTS, read_card
 from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.pictures import images_to_test
 from dafuse.product.prediction import Prediction, predicted
 from dafuse.progress import Progress
+from dafuse.vit.card import INPUT
+from dafuse.vit.extractor import available_processors, open_session
 
 AT_ONCE = 32  # images decoded and predicted together
 
@@ -35,22 +37,10 @@ class ExportedModel:
     """An .onnx file of `dafuse export`, on the CPU. It answers as the model did."""
 
     def __init__(self, file: str | Path) -> None:
-        try:
-            from onnxruntime import InferenceSession, SessionOptions
-        except ImportError:
-            raise DafuseError(
-                "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
-            ) from None
         path = Path(file).expanduser()
         if not path.is_file():
             raise DafuseError(f"there is no file {path}: make it with dafuse export MODEL {path}")
-        options = SessionOptions()
-        options.log_severity_level = 3  # what is wrong is raised
-        try:
-            self._session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a class of error for each way to fail
-            reason = " ".join(str(error).split())[:200]
-            raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+        self._session = open_session(path, available_processors())
         self.card = read_card(self._session.get_modelmeta().custom_metadata_map, path)
 
     @property
