@@ -27,9 +27,9 @@ from dafuse.cli import main as dafuse
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder
+from dafuse.data.pictures import read_all, require_read
 from dafuse.data.stream import Stream, Task, class_order, task_sizes
 from dafuse.product.evaluation import calibration_error
-from dafuse.product.pictures import read_all, require_read
 from dafuse.product.unknown import familiarity
 from dafuse.vit.load import load_backbone
 

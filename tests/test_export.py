@@ -20,7 +20,6 @@ from dafuse.product.card import read_card
 from dafuse.product.classifier import Classifier
 from dafuse.product.export import Network, _card, _pt2
 from dafuse.product.parity import Difference, difference
-from dafuse.product.runtime import centre_square
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.backbone import ViT
 from dafuse.vit.folded import fold, foldable
@@ -45,7 +44,7 @@ def float_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def squares(classifier: Classifier) -> np.ndarray:
     """The pixels that a file takes, of real photographs."""
     looks = classifier.vit.preprocessing
-    return np.stack([centre_square(image, looks) for image in photographs()])
+    return np.stack([looks.centre_square(image) for image in photographs()])
 
 
 def test_onnx_gives_the_models_probabilities(classifier: Classifier, float_file: Path) -> None:

@@ -27,6 +27,7 @@ def test_import_layers() -> None:
         "from dafuse.commands import rename, serve, undo",
         "import dafuse.commands.bench",
         "import dafuse.product.runtime",
+        "import dafuse.vit.extractor",
         "import dafuse.product.server.app",
         "import dafuse.data.registry",
         "import dafuse.commands.listing; from dafuse.vit.weights import BACKBONES",

@@ -19,7 +19,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.runtime import ExportedModel, centre_square
+from dafuse.product.runtime import ExportedModel
 from photographs import photographs, write_photographs
 
 MODEL = Path(__file__).parent / "data" / "model-v1"
@@ -161,7 +161,9 @@ def test_from_python(exported: Path) -> None:
         model.predict([images[0], images[0].astype(float)])
 
 
-@pytest.mark.parametrize("shape", [(24, 24), (64, 64), (17, 301), (333, 200), (1, 5), (73, 73)])
+@pytest.mark.parametrize(
+    "shape", [(24, 24), (64, 64), (17, 301), (333, 200), (1, 5), (73, 73), (700, 900)]
+)
 @pytest.mark.parametrize(("size", "resize"), [(64, 73), (224, 256), (32, 32)])
 def test_the_square_is_the_test_transforms(shape: tuple[int, int], size: int, resize: int) -> None:
     """Of noise, where resampling overshoots most; in grey levels, of 255."""
@@ -170,7 +172,7 @@ def test_the_square_is_the_test_transforms(shape: tuple[int, int], size: int, re
     sizes = torch.tensor([shape])
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     expected = crop_and_resize(images, sizes, *centre_crops(sizes, looks), size, cubic=True)[0]
-    assert np.abs(centre_square(pixels, looks) - expected.numpy()).max() < 0.03
+    assert np.abs(looks.centre_square(pixels) - expected.numpy()).max() < 0.03
 
 
 def broken(path: Path, kind: str, exported: Path) -> None:

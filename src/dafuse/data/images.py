@@ -68,7 +68,7 @@ def to_rgb(image: Image.Image) -> np.ndarray:
     if image.has_transparency_data:
         white = Image.new("RGBA", image.size, "white")
         return np.array(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
-    return np.array(image.convert("RGB"))
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _to_8_bits(values_HW: np.ndarray, floating: bool) -> np.ndarray:

@@ -22,6 +22,7 @@ from lightning_fabric import Fabric
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Augmentation
 from dafuse.data.images import UnreadableImage
+from dafuse.data.pictures import Picture, Pictures, as_list, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
@@ -35,14 +36,7 @@ from dafuse.product.learning import next_version, teach
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lessons import plan
 from dafuse.product.model import Model
-from dafuse.product.pictures import (
-    Picture,
-    Pictures,
-    as_list,
-    images_to_test,
-    lesson_images,
-    require_read,
-)
+from dafuse.product.pictures import images_to_test, lesson_images
 from dafuse.product.prediction import Prediction
 from dafuse.product.reports import LearnReport
 from dafuse.product.state import put_state, read_state

@@ -19,10 +19,11 @@ from typing import Any, Self
 import numpy as np
 
 from dafuse.data.names import composed
+from dafuse.data.pictures import Picture
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.pictures import Picture, is_missing
+from dafuse.product.pictures import is_missing
 from dafuse.vit.weights import COMPACT
 
 try:

@@ -7,16 +7,11 @@ without torch, and the file's properties (`product.card`) say how.
 
 import io
 import json
-import logging
 import math
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +20,14 @@ from dafuse import __version__
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.heads.cosine import cosine_logits
-from dafuse.product.card import INPUT, OUTPUTS, Card
+from dafuse.product.card import OUTPUTS, Card
 from dafuse.product.model import Model
 from dafuse.product.parity import Difference, difference
 from dafuse.product.unknown import familiarity
 from dafuse.vit.folded import fold
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from dafuse.vit.graph import example, quiet, traced
 
 SUFFIXES = (".onnx", ".pt2")
-OPSET = 20  # the first that has GELU as one node
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 TOLERANCE = 1e-4  # of probabilities, between the model and a file of float32 weights
 OF_FAMILIARITY = 10  # times that: it is of the size of logits, not of probabilities
@@ -60,7 +52,7 @@ def export(model: Model, file: str | Path, int8: bool = False) -> Exported:
     card = _card(model, int8)
     network = Network(model).eval()
     make = _onnx if path.suffix == ".onnx" else _pt2
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         data = make(network, card)
         found = difference(data, path.suffix, model)
         _require_same(found, card, TOLERANCE)
@@ -122,7 +114,7 @@ def _card(model: Model, int8: bool) -> Card:
 
 
 def _pt2(network: Network, card: Card) -> bytes:
-    images, shapes = _example(card)
+    images, shapes = example(card.preprocessing.size)
     program = torch.export.export(network, images, dynamic_shapes=shapes)
     for node in program.graph.nodes:  # which line of whose source file made it
         node.meta.pop("stack_trace", None)
@@ -130,12 +122,6 @@ def _pt2(network: Network, card: Card) -> bytes:
     text = json.dumps(card.properties(), ensure_ascii=False, indent=1)
     torch.export.save(program, buffer, extra_files={"dafuse.json": text})
     return buffer.getvalue()
-
-
-def _example(card: Card) -> tuple[tuple[Tensor], tuple[dict[int, torch.export.Dim]]]:
-    """Two images, for torch would take a batch of one to be one forever; and that it varies."""
-    size = card.preprocessing.size
-    return (torch.zeros(2, 3, size, size),), ({0: torch.export.Dim("batch", min=1)},)
 
 
 def _onnx(network: Network, card: Card) -> bytes:
@@ -147,33 +133,9 @@ def _onnx(network: Network, card: Card) -> bytes:
             f"{card.backbone} has {bytes_ / 1e9:.1f} GB of weights, an .onnx file holds at most "
             f"{LARGEST / 1e9:.1f} GB: export it to a .pt2 file"
         )
-    images, shapes = _example(card)
-    exported = torch.onnx.export(
-        network,
-        images,
-        dynamic_shapes=shapes,
-        dynamo=True,
-        opset_version=OPSET,
-        input_names=[INPUT],
-        output_names=list(OUTPUTS),
-        verbose=False,
-    )
-    assert exported is not None  # it is only of the old exporter
-    proto = _bare(exported.model_proto)
+    proto = traced(network, card.preprocessing.size, OUTPUTS)
     onnx.helper.set_model_props(proto, card.properties())
     return proto.SerializeToString()
-
-
-def _bare(proto: "ModelProto") -> "ModelProto":
-    """Without what the exporter notes down for itself."""
-    graph = proto.graph
-    # shapes between the nodes; of some constants it folded, and the quantiser minds, they are wrong
-    del graph.value_info[:]
-    # which line of whose source file made each node
-    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
-        del part.metadata_props[:]
-        part.doc_string = ""
-    return proto
 
 
 def _require_same(found: Difference, card: Card, allowed: float) -> None:
@@ -202,16 +164,3 @@ def _quantised(data: bytes, card: Card) -> bytes:
         proto = onnx.load(file)
     onnx.helper.set_model_props(proto, card.properties())
     return proto.SerializeToString()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporters' remarks to their own developers."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

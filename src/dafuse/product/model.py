@@ -10,9 +10,9 @@ from torch import Tensor
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
+from dafuse.data.pictures import Picture, in_parts
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.packing import unpacked
-from dafuse.product.pictures import Picture, in_parts
 from dafuse.product.prediction import Prediction, predicted
 from dafuse.product.state import State
 from dafuse.product.unknown import familiarity

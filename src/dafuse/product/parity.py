@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.product.card import INPUT, OUTPUTS
+from dafuse.product.card import OUTPUTS
 from dafuse.product.model import Model
 from dafuse.product.unknown import familiarity
+from dafuse.vit.card import INPUT
 
 GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: a picture of each, from plain to busy
 

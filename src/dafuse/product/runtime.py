@@ -11,23 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
-from dafuse.product.card import INPUT, OUTPUTS, read_card
+from dafuse.product.card import OUTPUTS, read_card
 from dafuse.product.evaluation import Evaluation, evaluate
-from dafuse.product.pictures import (
-    Picture,
-    Pictures,
-    as_list,
-    images_to_test,
-    in_parts,
-    require_read,
-)
+from dafuse.product.pictures import images_to_test
 from dafuse.product.prediction import Prediction, predicted
 from dafuse.progress import Progress
+from dafuse.vit.card import INPUT
+from dafuse.vit.extractor import available_processors, open_session
 
 AT_ONCE = 32  # images decoded and predicted together
 
@@ -43,22 +37,10 @@ class ExportedModel:
     """An .onnx file of `dafuse export`, on the CPU. It answers as the model did."""
 
     def __init__(self, file: str | Path) -> None:
-        try:
-            from onnxruntime import InferenceSession, SessionOptions
-        except ImportError:
-            raise DafuseError(
-                "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
-            ) from None
         path = Path(file).expanduser()
         if not path.is_file():
             raise DafuseError(f"there is no file {path}: make it with dafuse export MODEL {path}")
-        options = SessionOptions()
-        options.log_severity_level = 3  # what is wrong is raised
-        try:
-            self._session = InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a class of error for each way to fail
-            reason = " ".join(str(error).split())[:200]
-            raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+        self._session = open_session(path, available_processors())
         self.card = read_card(self._session.get_modelmeta().custom_metadata_map, path)
 
     @property
@@ -98,29 +80,8 @@ class ExportedModel:
         return evaluate(self.classes, self.answers, images_to_test(root), progress or Progress())
 
     def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
-        return in_parts(images, AT_ONCE, self._run)
+        return in_parts(images, AT_ONCE, self._run, self.card.preprocessing.centre_square)
 
-    def _run(self, images: Sequence[np.ndarray]) -> list[Scores]:
-        pixels_N3SS = np.stack([centre_square(image, self.card.preprocessing) for image in images])
-        probabilities_NC, familiarity_N = self._session.run(OUTPUTS[1:], {INPUT: pixels_N3SS})
+    def _run(self, squares: Sequence[np.ndarray]) -> list[Scores]:
+        probabilities_NC, familiarity_N = self._session.run(OUTPUTS[1:], {INPUT: np.stack(squares)})
         return [Scores(*one) for one in zip(probabilities_NC, familiarity_N.tolist(), strict=True)]
-
-
-def centre_square(pixels_HW3: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
-    """Float32 [3, S, S] in 0..255: the test transform of `data.transforms`, by Pillow.
-
-    Of floats and a channel at a time, so that nothing is rounded to whole grey values, which moved
-    probabilities by up to 0.04. Sideways first, then clipped, as there.
-    """
-    height, width, _ = pixels_HW3.shape
-    (box,) = preprocessing.centre_boxes(np.array([[height, width]])).tolist()
-    top, left, bottom, right = box[0], box[1], box[0] + box[2], box[1] + box[3]
-    size, cubic = preprocessing.size, Image.Resampling.BICUBIC
-    square_3SS = np.empty((3, size, size), np.float32)
-    for channel in range(3):
-        image = Image.fromarray(pixels_HW3[..., channel].astype(np.float32))
-        image = image.resize((size, height), cubic, box=(left, 0, min(right, width), height))
-        image = Image.fromarray(np.asarray(image).clip(0, 255))
-        image = image.resize((size, size), cubic, box=(0, top, size, min(bottom, height)))
-        square_3SS[channel] = np.asarray(image).clip(0, 255)
-    return square_3SS

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.vit.attach import Attachment
-from dafuse.vit.depths import Depths, parts_of, read
+from dafuse.vit.depths import Depths, Part, parts_of
 
 
 class ViT(nn.Module):
@@ -53,6 +53,10 @@ class ViT(nn.Module):
         """Features of several blocks side by side [B, parts x D], as float32: `vit.depths`."""
         after_blocks: list[Tensor] = []
         last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks)
+        return self.read(after_blocks, last_BND, depths)
+
+    def read(self, after_blocks: list[Tensor], last_BND: Tensor, depths: Depths) -> Tensor:
+        """What these depths have [B, parts x D] of what one call of `encode` gave."""
         parts, prefix = parts_of(depths, self.depth), self.timm.num_prefix_tokens
         found: list[Tensor] = []
         for block in sorted({part.block for part in parts}):
@@ -60,7 +64,7 @@ class ViT(nn.Module):
                 tokens_BND = last_BND.float()
             else:
                 tokens_BND = F.layer_norm(after_blocks[block].float(), (self.width,))
-            found += read(tokens_BND, block, parts, prefix)
+            found += _read(tokens_BND, block, parts, prefix)
         return torch.cat(found, dim=1)
 
     def width_at(self, depths: Depths) -> int:
@@ -111,6 +115,24 @@ class ViT(nn.Module):
             if isinstance(module, nn.Linear | nn.Conv2d):
                 module.to(dtype)
         return copy
+
+
+def _read(tokens_BND: Tensor, block: int, parts: list[Part], prefix: int) -> list[Tensor]:
+    """These parts [B, D] of a block's normalised tokens, of which so many come before the patches.
+
+    An empty list where nothing is read of this block.
+    """
+    wanted = [part.what for part in parts if part.block == block]
+    patches_BPD = tokens_BND[:, prefix:]
+    found = []
+    for what in wanted:
+        if what == "cls":
+            found.append(tokens_BND[:, 0])
+        elif what == "mean":
+            found.append(patches_BPD.mean(1))
+        else:
+            found.append(torch.std(patches_BPD, dim=1, correction=0))
+    return found
 
 
 def queries_keys_values(

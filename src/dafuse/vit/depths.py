@@ -2,13 +2,10 @@
 
 The tokens after a block are normalised before anything is read of them: those of the last block by
 the network's own norm, those of inner blocks by a LayerNorm without weights. All that is read is
-laid side by side, a part of the network's width for each.
+laid side by side, a part of the network's width for each. No torch here.
 """
 
 from typing import Literal, NamedTuple, get_args
-
-import torch
-from torch import Tensor
 
 Depths = Literal["last", "top", "all", "moments"]
 DEPTHS: tuple[Depths, ...] = get_args(Depths)
@@ -38,21 +35,3 @@ def parts_of(depths: Depths, blocks: int) -> list[Part]:
         return [Part(b, what) for b in range(first, blocks) for what in ("cls", "mean", "std")]
     first = max(0, blocks - 3) if depths == "top" else 0
     return [*(Part(b, "cls") for b in range(first, blocks)), Part(last, "mean")]
-
-
-def read(tokens_BND: Tensor, block: int, parts: list[Part], prefix: int) -> list[Tensor]:
-    """These parts [B, D] of a block's normalised tokens, of which so many come before the patches.
-
-    An empty list where nothing is read of this block.
-    """
-    wanted = [part.what for part in parts if part.block == block]
-    patches_BPD = tokens_BND[:, prefix:]
-    found = []
-    for what in wanted:
-        if what == "cls":
-            found.append(tokens_BND[:, 0])
-        elif what == "mean":
-            found.append(patches_BPD.mean(1))
-        else:
-            found.append(torch.std(patches_BPD, dim=1, correction=0))
-    return found

@@ -1,0 +1,81 @@
+"""What an .onnx file of dafuse says about itself, as its text properties. No torch here."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
+from dafuse.vit.depths import Part
+
+FORMAT = 1
+PREFIX = "dafuse."
+INPUT = "pixels"
+# for whoever has the file and not dafuse
+PICTURES = {
+    "input": "pixels: float32 [N, 3, size, size], RGB, 0 to 255 (the graph applies mean and std)",
+    "resize_and_crop": "the short side to `resize`, then the centre square of `size`",
+    "interpolation": "bicubic, antialiased, as Pillow's",
+}
+FEATURES = {
+    "outputs": "features [N, F] at several depths, each named as in `parts`, which says what they "
+    "are made of: `width` numbers for each block's CLS token, or mean or std of its patches",
+}
+
+
+@dataclass(frozen=True)
+class BackboneCard:
+    """Of a file that gives features."""
+
+    tag: str
+    sha256: str  # of the file of weights
+    preprocessing: Preprocessing
+    width: int  # numbers in a part
+    depth: int  # blocks
+    parts: dict[str, list[Part]]  # what each output is made of, in order
+    made_by: str  # the version of dafuse
+
+    def properties(self) -> dict[str, str]:
+        content = {"backbone_format": FORMAT, **asdict(self), "how_to": PICTURES | FEATURES}
+        return as_properties(content)
+
+
+def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneCard:
+    if PREFIX + "backbone_format" not in properties:
+        raise DafuseError(
+            f"{file} is no backbone that dafuse exported: it says nothing about features"
+        )
+    content = read_properties(properties, file)
+    try:
+        if content["backbone_format"] > FORMAT:
+            raise DafuseError(
+                f"{file} has format {content['backbone_format']}, this dafuse reads up to "
+                f"{FORMAT}: install a newer dafuse"
+            )
+        known = {field.name: content[field.name] for field in fields(BackboneCard)}
+        known["preprocessing"] = read_preprocessing(known["preprocessing"])
+        known["parts"] = {
+            depths: [Part(*part) for part in parts] for depths, parts in known["parts"].items()
+        }
+        return BackboneCard(**known)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
+
+
+def as_properties(content: Mapping[str, Any]) -> dict[str, str]:
+    """Each value as JSON, by a name of its own."""
+    return {PREFIX + name: json.dumps(value, ensure_ascii=False) for name, value in content.items()}
+
+
+def read_properties(properties: Mapping[str, str], file: object) -> dict[str, Any]:
+    """Those of dafuse, as they were before `as_properties`."""
+    ours = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
+    try:
+        return {key.removeprefix(PREFIX): json.loads(text) for key, text in ours.items()}
+    except ValueError as error:
+        raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
+
+
+def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
+    return Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})

@@ -1,0 +1,151 @@
+"""Features of images by onnxruntime, without torch.
+
+from dafuse.vit.extractor import Extractor
+
+eye = Extractor.embedded()
+feats_NF = eye.features(["cat.jpg", "dog.jpg"], depths="moments")
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dafuse.data.images import UnreadableImage
+from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.errors import DafuseError
+from dafuse.progress import Progress
+from dafuse.vit.card import INPUT, read_backbone_card
+from dafuse.vit.depths import Depths, Part
+from dafuse.vit.weights import BACKBONES, COMPACT
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+AT_ONCE = 32  # images decoded and computed together
+
+
+class Extractor:
+    """A frozen network in an .onnx file that `vit.graph` made, on the CPU.
+
+    What belongs to its weights has the names that it has in `ViT`.
+    """
+
+    def __init__(self, file: str | Path, threads: int | None = None) -> None:
+        """Of a file; with so many threads, or one for each processor that the process may use."""
+        path = Path(file).expanduser()
+        self.threads = threads or available_processors()
+        self._session = open_session(path, self.threads)
+        self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
+        self.tag, self.sha256 = self._card.tag, self._card.sha256
+        self.preprocessing = self._card.preprocessing
+        self.width, self.depth = self._card.width, self._card.depth
+
+    @classmethod
+    def embedded(cls, threads: int | None = None) -> "Extractor":
+        """The network inside the package."""
+        path = embedded_graph()
+        weights = path.with_suffix(".safetensors")
+        for needed in (path, weights):
+            if not needed.is_file():
+                raise DafuseError(f"{needed} is missing: install dafuse again")
+        if hashlib.sha256(weights.read_bytes()).hexdigest() not in BACKBONES[COMPACT].sha256:
+            raise DafuseError(f"{weights} is damaged: install dafuse again")
+        return cls(path, threads)
+
+    @property
+    def pixels(self) -> int:
+        """Side of the square that the network sees."""
+        return self.preprocessing.size
+
+    def parts(self, depths: Depths) -> list[Part]:
+        """What the features of these depths are made of, in order."""
+        if depths not in self._card.parts:
+            names = ", ".join(self._card.parts)
+            raise DafuseError(f"{self.tag} has features at depths {names}, not {depths!r}")
+        return self._card.parts[depths]
+
+    def width_at(self, depths: Depths) -> int:
+        """How many numbers the features of these depths have."""
+        return self.width * len(self.parts(depths))
+
+    def features(
+        self,
+        images: Pictures,
+        depths: Depths = "moments",
+        batch: int = AT_ONCE,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """Float32 [N, F] of one image or many; the first that cannot be read is an error.
+
+        Args:
+            images: files, their bytes, Pillow images, or arrays uint8 [H, W, 3] of any sizes
+            depths: what is read of the network
+            batch: images that are decoded and computed together
+            progress: told of each image
+        """
+        given = as_list(images)
+        rows = require_read(given, self.each_features(given, depths, batch, progress))
+        return np.stack(rows) if rows else np.zeros((0, self.width_at(depths)), np.float32)
+
+    def each_features(
+        self,
+        images: Sequence[Picture],
+        depths: Depths = "moments",
+        batch: int = AT_ONCE,
+        progress: Progress | None = None,
+    ) -> Iterator[np.ndarray | UnreadableImage]:
+        """Features [F] of each image, or why it could not be read, as they come."""
+        self.parts(depths)
+
+        def compute(squares: list[np.ndarray]) -> np.ndarray:
+            return self.encode(np.stack(squares), depths)
+
+        cut = self.preprocessing.centre_square
+        with (progress or Progress()).bar("features", len(images)) as bar:
+            for found in in_parts(images, batch, compute, cut, self.threads):
+                yield found
+                bar.advance()
+
+    def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
+        """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
+        (feats_BF,) = self._session.run([depths], {INPUT: squares_B3SS})
+        return feats_BF
+
+
+def embedded_graph() -> Path:
+    """Where the embedded network's graph lies: beside its weights."""
+    return Path(__file__).with_name(BACKBONES[COMPACT].packaged).with_suffix(".onnx")
+
+
+def open_session(path: Path, threads: int) -> "InferenceSession":
+    """The file opened by onnxruntime on the CPU, or one line that says why it cannot be."""
+    try:
+        from onnxruntime import InferenceSession, SessionOptions
+    except ImportError:
+        raise DafuseError(
+            "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
+        ) from None
+    if not path.is_file():
+        raise DafuseError(f"there is no file {path}")
+    options = SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised, which is enough
+    # a number, as threads that onnxruntime counts itself are tied to a processor each, busy or not
+    options.intra_op_num_threads = threads
+    # threads that wait in a loop slow down all else, and crawl beside what is busy
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of error for each way to fail
+        reason = " ".join(str(error).split())[:200]
+        raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+
+
+def available_processors() -> int:
+    """Those that this process may use, which may be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,216 @@
+"""A frozen network as an ONNX graph that `vit.extractor` runs without torch.
+
+python -m dafuse.vit.graph   # writes the embedded network's graph again, beside its weights
+
+The graph takes pixels and has an output for each kind of depths. Its weights are inside the file,
+or it points at the bytes of a safetensors file in the same folder: of the embedded network, the
+package has one copy for torch and onnxruntime. Casts from float16 and transposes are folded when
+onnxruntime opens the file. Needs torch, onnx and onnxscript: the extra `onnx`.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dafuse import __version__
+from dafuse.errors import DafuseError
+from dafuse.files import write_atomically
+from dafuse.vit.backbone import ViT
+from dafuse.vit.card import INPUT, BackboneCard
+from dafuse.vit.depths import DEPTHS, parts_of
+from dafuse.vit.extractor import embedded_graph
+from dafuse.vit.load import load_backbone
+from dafuse.vit.weights import COMPACT
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+OPSET = 20  # the first that has GELU as one node
+SMALL = 4096  # bytes of a constant that need not come from the file of weights
+
+
+class AllDepths(nn.Module):
+    """Float pixels, 0 to 255, to the features of each kind of depths, in one pass."""
+
+    def __init__(self, vit: ViT) -> None:
+        super().__init__()
+        self.vit = vit
+        looks = vit.preprocessing
+        self.mean = nn.Buffer(255 * torch.tensor(looks.mean)[:, None, None])
+        self.std = nn.Buffer(255 * torch.tensor(looks.std)[:, None, None])
+
+    def forward(self, pixels_B3SS: Tensor) -> dict[str, Tensor]:
+        after_blocks: list[Tensor] = []
+        images_B3SS = (pixels_B3SS - self.mean) / self.std
+        last_BND = self.vit.encode(images_B3SS, after_blocks=after_blocks)
+        return {depths: self.vit.read(after_blocks, last_BND, depths) for depths in DEPTHS}
+
+
+def graph(vit: ViT, beside: Path | None = None) -> bytes:
+    """The content of an .onnx file.
+
+    Args:
+        vit: on the CPU
+        beside: its safetensors file of float16 weights, which the graph is to point into
+    """
+    import onnx
+
+    card = BackboneCard(
+        tag=vit.tag,
+        sha256=vit.sha256,
+        preprocessing=vit.preprocessing,
+        width=vit.width,
+        depth=vit.depth,
+        parts={depths: parts_of(depths, vit.depth) for depths in DEPTHS},
+        made_by=__version__,
+    )
+    with quiet(), torch.no_grad():
+        proto = traced(AllDepths(vit).eval(), vit.preprocessing.size, DEPTHS)
+    if beside is not None:
+        _point_into(proto.graph, beside)
+    onnx.helper.set_model_props(proto, card.properties())
+    return proto.SerializeToString(deterministic=True)
+
+
+def write_embedded() -> None:
+    """Write the graph that the package has."""
+    file = embedded_graph()
+    write_atomically(file, graph(load_backbone(COMPACT), file.with_suffix(".safetensors")))
+
+
+def example(size: int) -> tuple[tuple[Tensor], tuple[dict[int, torch.export.Dim]]]:
+    """Two images, for torch would take a batch of one to be one forever; and that it varies."""
+    return (torch.zeros(2, 3, size, size),), ({0: torch.export.Dim("batch", min=1)},)
+
+
+def traced(network: nn.Module, size: int, outputs: Sequence[str]) -> "ModelProto":
+    """The network as ONNX, for batches of any size."""
+    images, shapes = example(size)
+    exported = torch.onnx.export(
+        network,
+        images,
+        dynamic_shapes=shapes,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=list(outputs),
+        verbose=False,
+    )
+    assert exported is not None  # it is only of the old exporter
+    return _bare(exported.model_proto)
+
+
+def _bare(proto: "ModelProto") -> "ModelProto":
+    """Without what the exporter notes down for itself."""
+    graph = proto.graph
+    # shapes between the nodes; of some constants it folded, and the quantiser minds, they are wrong
+    del graph.value_info[:]
+    # which line of whose source file made each node
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return proto
+
+
+class _Stored(NamedTuple):
+    """A tensor in a safetensors file."""
+
+    name: str
+    shape: list[int]
+    offset: int  # from the beginning of the file
+    length: int
+    transposed: bool = False  # the graph has it so
+
+
+def _point_into(graph: "GraphProto", file: Path) -> None:
+    """Replace the graph's constants by tensors of the file, found by their values."""
+    from onnx import numpy_helper
+
+    stored = _stored_by_value(file)
+    constants: dict[str, TensorProto] = {}
+    casts: list[NodeProto] = []
+    for constant in graph.initializer:
+        found = stored.get(_value(numpy_helper.to_array(constant)))
+        if found is not None:
+            constants[found.name] = _external(found, file)
+            casts += _as_float32(found, constant.name)
+        elif constant.ByteSize() <= SMALL:
+            constants[constant.name] = constant
+        else:
+            raise DafuseError(f"{file} does not have the values of {constant.name}")
+    nodes = [*casts, *graph.node]
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(constants.values())
+    graph.node.extend(nodes)
+
+
+def _stored_by_value(file: Path) -> dict[Any, _Stored]:
+    """Each tensor of the file, and each matrix's transpose, by its values as float32."""
+    data = file.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")  # the length of the JSON text that follows
+    found: dict[Any, _Stored] = {}
+    for name, about in json.loads(data[8:begin]).items():
+        if name == "__metadata__":
+            continue
+        if about["dtype"] != "F16":
+            raise DafuseError(f"{file} must have float16 weights; {name} is {about['dtype']}")
+        start, end = (begin + offset for offset in about["data_offsets"])
+        values = np.frombuffer(data[start:end], "<f2").astype(np.float32).reshape(about["shape"])
+        tensor = _Stored(name, about["shape"], start, end - start)
+        found[_value(values)] = tensor
+        if values.ndim == 2:
+            found.setdefault(_value(values.T), tensor._replace(transposed=True))
+    return found
+
+
+def _value(values: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    return str(values.dtype), values.shape, values.tobytes()
+
+
+def _external(stored: _Stored, file: Path) -> "TensorProto":
+    from onnx import TensorProto
+
+    tensor = TensorProto(name=stored.name, dims=stored.shape, data_type=TensorProto.FLOAT16)
+    tensor.data_location = TensorProto.EXTERNAL
+    where = {"location": file.name, "offset": stored.offset, "length": stored.length}
+    for key, value in where.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def _as_float32(stored: _Stored, name: str) -> "list[NodeProto]":
+    """Nodes that make the constant of this name of the stored tensor."""
+    from onnx import TensorProto, helper
+
+    if not stored.transposed:
+        return [helper.make_node("Cast", [stored.name], [name], to=TensorProto.FLOAT)]
+    wide = f"{name}_as_stored"
+    return [
+        helper.make_node("Cast", [stored.name], [wide], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", [wide], [name], perm=[1, 0]),
+    ]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporters' remarks to their own developers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+if __name__ == "__main__":
+    write_embedded()

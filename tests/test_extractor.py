@@ -1,0 +1,269 @@
+"""Features by onnxruntime are those of torch, and need none of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
+from dafuse.data.batches import Loader
+from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.images import UnreadableImage
+from dafuse.engine.devices import launch
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.product.runtime import ExportedModel
+from dafuse.progress import Bar, Progress
+from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import DEPTHS, Depths, Part, parts_of
+from dafuse.vit.extractor import Extractor, embedded_graph
+from dafuse.vit.graph import graph
+from dafuse.vit.load import load_backbone
+from dafuse.vit.weights import BACKBONES, COMPACT
+from photographs import photographs, write_photographs
+
+WEIGHTS = embedded_graph().with_suffix(".safetensors")
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Extractor:
+    return Extractor.embedded(threads=1)
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with its weights inside the file."""
+    file = tmp_path_factory.mktemp("graph") / "small.onnx"
+    file.write_bytes(graph(small_vit()))
+    return file
+
+
+def by_torch(vit: ViT, items: list[Path] | np.ndarray, depths: Depths) -> np.ndarray:
+    """As methods have them."""
+    images = ImageSet(items, np.zeros(len(items), np.int64))
+    dataset = Dataset("pictures", ["all"], images, images)
+    fabric = launch("cpu", "fp32", deterministic=False)
+    trainer = Trainer(vit, Loader(dataset, vit.preprocessing, fabric.device), fabric, seed=0)
+    return trainer.features(images, None, depths=depths)[0].cpu().numpy()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Photographs of several sizes and kinds, one of them taken with the camera on its side."""
+    folder = tmp_path_factory.mktemp("files") / "photographs"
+    files = write_photographs(folder)
+    turned = folder / "turned.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation
+    Image.fromarray(photographs()[0]).save(turned, exif=exif)
+    return [*files, turned]
+
+
+@pytest.mark.parametrize("depths", DEPTHS)
+def test_the_embedded_networks_features_are_torchs(
+    depths: Depths, embedded: Extractor, files: list[Path]
+) -> None:
+    expected_NF = by_torch(load_backbone(COMPACT), files, depths)
+    found_NF = embedded.features(files, depths)
+    assert found_NF.dtype == np.float32
+    assert np.abs(found_NF - expected_NF).max() < 1e-4
+    assert expected_NF.std(0).min() > 1e-3  # they are not all the same
+    assert found_NF.shape[1] == embedded.width_at(depths) == load_backbone(COMPACT).width_at(depths)
+    assert embedded.parts(depths) == parts_of(depths, 12)
+
+
+@pytest.mark.parametrize("depths", DEPTHS)
+def test_so_are_those_of_a_network_with_its_weights_inside(
+    depths: Depths, small_file: Path
+) -> None:
+    items = small_dataset([5, 5]).train.items
+    assert isinstance(items, np.ndarray)
+    found_NF = Extractor(small_file, threads=1).features(items, depths)
+    assert np.abs(found_NF - by_torch(small_vit(), items, depths)).max() < 1e-4
+
+
+def test_features_do_not_depend_on_the_batch(embedded: Extractor) -> None:
+    images = photographs()
+    together = embedded.features(images)
+    for batch in (1, 5, len(images) - 1):
+        assert np.abs(embedded.features(images, batch=batch) - together).max() < 1e-5
+    assert np.abs(embedded.features(images[::-1])[::-1] - together).max() < 1e-5
+
+
+def test_an_extractor_says_what_it_is(embedded: Extractor, small_file: Path) -> None:
+    vit = load_backbone(COMPACT)
+    assert (embedded.tag, embedded.sha256) == (COMPACT, BACKBONES[COMPACT].sha256[0])
+    assert embedded.preprocessing == vit.preprocessing
+    assert (embedded.pixels, embedded.width, embedded.depth) == (64, vit.width, vit.depth)
+    small = Extractor(small_file)
+    assert (small.tag, small.preprocessing, small.depth) == ("small", PREPROCESSING, 3)
+    assert small.parts("top") == [Part(b, "cls") for b in range(3)] + [Part(2, "mean")]
+    assert small.threads >= 1
+
+
+def test_images_of_every_kind(embedded: Extractor, files: list[Path]) -> None:
+    path = files[1]  # a PNG: it loses nothing
+    image = Image.open(path)
+    kinds = [path, str(path), path.read_bytes(), image, np.asarray(image)]
+    feats_NF = embedded.features(kinds, "last")
+    assert np.ptp(feats_NF, axis=0).max() == 0
+    assert embedded.features(path, "last").shape == (1, 192)
+    assert embedded.features([], "moments").shape == (0, 27 * 192)
+
+
+def test_an_image_that_cannot_be_read(embedded: Extractor, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_text("no image")
+    first, second, third = embedded.each_features([photographs()[0], broken, photographs()[1]])
+    assert isinstance(second, UnreadableImage)
+    expected = embedded.features(photographs()[:2])
+    assert np.abs(np.stack([first, third]) - expected).max() < 1e-5  # type: ignore[list-item]
+    with pytest.raises(DafuseError, match=r"broken\.jpg cannot be read: not an image"):
+        embedded.features(broken)
+
+
+def test_progress_is_told_of_each_image(embedded: Extractor) -> None:
+    bars: list[Bar] = []
+
+    class Kept(Progress):
+        @contextmanager
+        def bar(self, label: str, total: int) -> Iterator[Bar]:
+            bars.append(Bar(total))
+            yield bars[-1]
+
+    embedded.features(photographs()[:3], progress=Kept(), batch=2)
+    assert [(bar.total, bar.done) for bar in bars] == [(3, 3)]
+
+
+def test_unknown_depths_are_named(embedded: Extractor) -> None:
+    with pytest.raises(DafuseError, match="last, top, all, moments, not 'first'"):
+        embedded.features([], "first")  # type: ignore[arg-type]
+
+
+def test_the_packages_graph_is_what_the_generator_makes(tmp_path: Path) -> None:
+    """By its values, as another version of torch may arrange the nodes in another way."""
+    made = tmp_path / embedded_graph().name
+    made.write_bytes(graph(load_backbone(COMPACT), WEIGHTS))
+    shutil.copy(WEIGHTS, tmp_path)
+    images = photographs()
+    for depths in DEPTHS:
+        expected = Extractor(made).features(images, depths)
+        assert np.abs(Extractor.embedded().features(images, depths) - expected).max() < 1e-5
+    protos = [onnx.load(file, load_external_data=False) for file in (made, embedded_graph())]
+    cards = [{prop.key: prop.value for prop in proto.metadata_props} for proto in protos]
+    for card in cards:
+        del card["dafuse.made_by"]
+    assert cards[0] == cards[1]
+
+
+def test_the_packages_graph_has_no_weights_of_its_own() -> None:
+    assert embedded_graph().stat().st_size < 200_000
+    proto = onnx.load(embedded_graph(), load_external_data=False)
+    pointers = [tensor.external_data for tensor in proto.graph.initializer if tensor.external_data]
+    places = [{entry.key: entry.value for entry in pointer} for pointer in pointers]
+    pointed = sum(int(place["length"]) for place in places)
+    assert pointed > 0.99 * (WEIGHTS.stat().st_size - 20_000)
+    assert {place["location"] for place in places} == {WEIGHTS.name}
+
+
+def test_no_torch_is_needed(embedded: Extractor, files: list[Path]) -> None:
+    code = f"""
+import json, sys
+for name in {[*HEAVY, "safetensors", "huggingface_hub"]}:
+    sys.modules[name] = None
+from dafuse.vit.extractor import Extractor
+eye = Extractor.embedded(threads=1)
+json.dump(eye.features({str(files[0])!r}, "all").tolist(), sys.stdout)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = np.array(json.loads(done.stdout))
+    assert np.abs(found - embedded.features(files[0], "all")).max() < 1e-5
+
+
+def broken(kind: str, folder: Path, small_file: Path) -> Path:
+    """A file that is not what it should be."""
+    path = folder / "broken.onnx"
+    data = small_file.read_bytes()
+    if kind == "text":
+        path.write_text("no network")
+    elif kind == "cut off":
+        path.write_bytes(data[: len(data) // 2])
+    elif kind in ("another's", "newer", "damaged"):
+        proto = onnx.load(small_file)
+        changes = {"newer": {"dafuse.backbone_format": "99"}, "damaged": {"dafuse.parts": "[1"}}
+        kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
+        onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
+        path.write_bytes(proto.SerializeToString())
+    elif kind == "weights missing":
+        shutil.copy(embedded_graph(), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("missing", "there is no file"),
+        ("text", "is no whole .onnx file"),
+        ("cut off", "is no whole .onnx file"),
+        ("another's", "is no backbone that dafuse exported"),
+        ("newer", "install a newer dafuse"),
+        ("damaged", "is damaged"),
+        ("weights missing", "External data path"),
+    ],
+)
+def test_other_files_are_refused_by_name(
+    kind: str, expected: str, tmp_path: Path, small_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = broken(kind, tmp_path, small_file)
+    with pytest.raises(DafuseError) as refused:
+        Extractor(path)
+    message = str(refused.value)
+    assert str(tmp_path) in message
+    assert expected in message
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["no graph", "no weights", "cut off", "changed"])
+def test_a_damaged_package_is_said(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dafuse.vit.extractor.embedded_graph", lambda: tmp_path / "eye.onnx")
+    if kind != "no graph":
+        shutil.copy(embedded_graph(), tmp_path / "eye.onnx")
+    data = WEIGHTS.read_bytes()
+    if kind != "no weights":
+        changed = {"cut off": data[:-100], "changed": data[:-1] + bytes([data[-1] ^ 1])}
+        (tmp_path / "eye.safetensors").write_bytes(changed.get(kind, data))
+    file, what = ("eye.onnx" if kind == "no graph" else "eye.safetensors"), kind.split()[0]
+    said = "is missing" if what == "no" else "is damaged"
+    with pytest.raises(DafuseError, match=f"{file} {said}: install dafuse again"):
+        Extractor.embedded()
+
+
+def test_a_backbone_is_no_classifier() -> None:
+    with pytest.raises(DafuseError, match="it says nothing about classes"):
+        ExportedModel(embedded_graph())
+
+
+def test_missing_onnxruntime_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DafuseError, match="pip install onnxruntime"):
+        Extractor.embedded()
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    with pytest.raises(DafuseError, match="does not have the values of"):
+        graph(small_vit(), WEIGHTS)
