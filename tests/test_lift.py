@@ -157,7 +157,7 @@ def test_killed_while_it_solves_it_goes_on_bit_identically(tmp_path: Path) -> No
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert dafuse(whole).returncode == 0
-    killed = dafuse(stopped, "dafuse.methods.closed_form", "choose", "3")
+    killed = dafuse(stopped, "dafuse.heads.classifier", "choose", "3")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = dafuse(stopped)
     assert done.returncode == 0, done.stderr

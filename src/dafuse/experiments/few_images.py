@@ -29,10 +29,10 @@ from dafuse.errors import DafuseError
 from dafuse.experiments.common_heads import COMMON, require_sklearn
 from dafuse.experiments.guess import Guess
 from dafuse.files import locked, make_folder, write_json
+from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.cosine import class_sums, cosine_logits
 from dafuse.heads.lifting import Lift
 from dafuse.heads.sums import pooled
-from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.lift import LIFT, Head, kinds_of, lift_of
 from dafuse.progress import Progress
 from dafuse.report.few_images import FILE, OWN, read_cells
@@ -92,7 +92,8 @@ def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
     """As `methods.lift` learns one task and predicts, at its defaults, nothing trained."""
     device = train.feats_NF.device
     sums = pooled(lift.width, train.feats_NF[:0, 0])
-    solved = ClosedForm(lift, sums, kinds_of(head), None, _usual("precision"), device)
+    like = train.feats_NF[:0, 0]
+    solved = ClosedForm(lift, sums, kinds_of(head), None, _usual("precision"), like)
     solved.learn(train.feats_NF, torch.from_numpy(train.labels_N).to(device))
     return _right(solved.logits(test.feats_NF), test)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dafuse.errors import DafuseError
+
 Array = Any  # numpy.ndarray or torch.Tensor
 
 
@@ -46,6 +48,17 @@ def from_numpy(values: np.ndarray, like: Array) -> Array:
     """These numbers in the library and on the device of another array, in their own precision."""
     xp = library(like)
     return values if xp is np else xp.from_numpy(np.ascontiguousarray(values)).to(like.device)
+
+
+def beside(array: Array, like: Array) -> Array:
+    """The same array on the device of another."""
+    return array if library(like) is np else array.to(like.device)
+
+
+def check_finite(array: Array, what: str) -> None:
+    """Training that went wrong shows here at the latest."""
+    if not library(array).isfinite(array).all():
+        raise DafuseError(f"{what} are not finite; try a smaller learning rate, if it trains")
 
 
 def one_hot(labels_N: Array, classes: int, like: Array) -> Array:

@@ -33,12 +33,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dafuse.data.stream import Task
-from dafuse.heads.arrays import add_to_diagonal
+from dafuse.heads.arrays import add_to_diagonal, check_finite
 from dafuse.heads.resting import Precision, awake, rounded
 from dafuse.heads.ridge import solve, statistics
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter

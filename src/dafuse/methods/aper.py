@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter

@@ -19,12 +19,12 @@ from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
 from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
+from dafuse.heads.arrays import check_finite
+from dafuse.heads.classifier import ClosedForm, of_last_token
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
-from dafuse.methods.closed_form import ClosedForm, of_last_token
 from dafuse.methods.contract import Method
 from dafuse.methods.curvature import curvature_at
-from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -122,7 +122,7 @@ class DAF(Method):
         self.solved: ClosedForm | None = None  # in place of rows and Gaussians
         if self.head != "aligned":
             wide, seed = (vit.width, self.head_width), derive(self.trainer.seed, "lift")
-            self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, device)
+            self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, self.rows_CD)
 
     def learn(self, task: Task) -> dict[str, Any]:
         """Algorithm 1 for one task."""

@@ -18,11 +18,12 @@ from torch.nn import functional as F
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.distillation import distill
 from dafuse.heads.linear import kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.linear import kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows

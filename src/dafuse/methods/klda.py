@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
+from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.lifting import Fourier
 from dafuse.heads.sums import pooled
-from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.seeds import derive
 
 
@@ -66,7 +67,7 @@ class KLDA(Method):
         self.lift = Fourier(vit.width, self.width, gamma, seed, nowhere)
         sums = pooled(self.width, nowhere)
         self.solved = ClosedForm(
-            self.lift, sums, ["lda"], self.penalty, self.precision, device, absolute=True
+            self.lift, sums, ["lda"], self.penalty, self.precision, nowhere, absolute=True
         )
 
     def learn(self, task: Task) -> dict[str, Any]:

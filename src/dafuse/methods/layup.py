@@ -26,10 +26,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.choice import usual_penalty
 from dafuse.heads.ridge import exact, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
-from dafuse.heads.arrays import Array
+from dafuse.heads.arrays import Array, check_finite
+from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
-from dafuse.methods.closed_form import ClosedForm
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -101,7 +101,7 @@ class LIFT(Method):
         else:
             sums = classwise(self.lift.width, self.rank, nowhere)
         self.solved = ClosedForm(
-            self.lift, sums, kinds_of(self.head), self.penalty, self.precision, device
+            self.lift, sums, kinds_of(self.head), self.penalty, self.precision, nowhere
         )
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 

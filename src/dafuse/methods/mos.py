@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dafuse.data.stream import Task
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_gradient, linear_logits, with_bias
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite, check_ranges
+from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows

@@ -39,9 +39,3 @@ def check_ranges(method: Any, **more: tuple[float, float]) -> None:
         if value is not None and not least <= value <= most:
             upper = "" if math.isinf(most) else f" and at most {most:g}"
             raise DafuseError(f"method.{name} must be at least {least:g}{upper}, not {value!r}")
-
-
-def check_finite(tensor: Any, what: str) -> None:
-    """Training that went wrong shows here at the latest."""
-    if not tensor.isfinite().all():
-        raise DafuseError(f"{what} are not finite; try a smaller learning rate, if it trains")

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import Gradient, shrink_with_age
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_logits, normal_rows
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, tenth_at
 from dafuse.methods.starts import start_rows

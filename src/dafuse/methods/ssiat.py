@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import shrink_with_age
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_finite
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows

@@ -6,10 +6,10 @@ from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import Gradient, align, cosine_gradient
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, uniform_rows
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.contract import Trainer
-from dafuse.methods.options import check_finite
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import derive

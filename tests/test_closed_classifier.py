@@ -1,0 +1,83 @@
+"""A closed-form classifier that learns, without torch and with it: the same answers, and resume."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dafuse.errors import DafuseError
+from dafuse.heads.classifier import ClosedForm
+from dafuse.heads.lifting import Lift
+from dafuse.heads.resting import Precision
+from dafuse.heads.sums import classwise, pooled
+
+WIDTH, CLASSES = 12, 4
+LIBRARIES: dict[str, Any] = {"numpy": np.asarray, "torch": torch.tensor}
+
+
+def lessons(count: int = 3) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.normal(size=(CLASSES, WIDTH))
+    made = []
+    for _ in range(count):
+        labels = np.concatenate([np.arange(CLASSES), rng.integers(0, CLASSES, 20)])
+        feats = rng.normal(size=(len(labels), WIDTH)) + centres[labels]
+        made.append((feats.astype(np.float32), labels))
+    return made
+
+
+def empty(library: str, precision: Precision = "float16", keep: str = "pooled") -> ClosedForm:
+    like = LIBRARIES[library](np.zeros(0, np.float32))
+    lift = Lift(np.ones(WIDTH), 5, 7, like)
+    sums = pooled(lift.width, like) if keep == "pooled" else classwise(lift.width, 3, like)
+    return ClosedForm(lift, sums, ["ridge"], None, precision, like)
+
+
+def taught(library: str, **options: Any) -> ClosedForm:
+    put, found = LIBRARIES[library], empty(library, **options)
+    for feats, labels in lessons():
+        found.learn(put(feats), put(labels))
+    return found
+
+
+@pytest.mark.parametrize("keep", ["pooled", "classwise"])
+@pytest.mark.parametrize("precision", ["float16", "float64"])
+def test_numpy_and_torch_answer_alike(keep: str, precision: Precision) -> None:
+    feats, _ = lessons(4)[3]
+    options = {"keep": keep, "precision": precision}
+    by_numpy = taught("numpy", **options).logits(feats)
+    by_torch = taught("torch", **options).logits(torch.tensor(feats)).numpy()
+    assert by_numpy.dtype == by_torch.dtype == np.float32
+    assert np.allclose(by_numpy, by_torch, atol=1e-3 * np.abs(by_torch).max())
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_loaded_classifier_goes_on_with_the_same_bits(library: str) -> None:
+    put, (feats, labels) = LIBRARIES[library], lessons(4)[3]
+    whole = taught(library)
+    again = empty(library)
+    again.load_state(whole.state())
+    for found in (whole, again):
+        found.learn(put(feats), put(labels))
+    first, second = whole.state(), again.state()
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(np.asarray(first[k]), np.asarray(second[k])) for k in first)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_any_number_of_leading_axes(library: str) -> None:
+    found, feats = taught(library), LIBRARIES[library](lessons(1)[0][0][:24])
+    flat = np.asarray(found.logits(feats))
+    shaped = np.asarray(found.logits(feats.reshape(2, 3, 4, WIDTH)))
+    assert np.allclose(shaped.reshape(24, CLASSES), flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_features_that_are_not_numbers_are_refused_and_nothing_is_lost(library: str) -> None:
+    put, found = LIBRARIES[library], taught(library)
+    before = found.state()
+    with pytest.raises(DafuseError, match="not finite"):
+        found.observe(put(np.full((2, WIDTH), np.nan, np.float32)), put(np.array([0, 1])))
+    after = found.state()
+    assert all(np.array_equal(np.asarray(before[k]), np.asarray(after[k])) for k in before)
