@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafuse.heads.choice import MANY, NEAREST, choose, usual_penalty
+from dafuse.heads.choice import ENOUGH, FACTORS, MANY, NEAREST, choose, emphasis, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, System
 from dafuse.heads.confidence import Temperature, unit_of
 from dafuse.heads.drift import follow
@@ -161,26 +161,100 @@ def test_classes_may_come_in_any_order_and_skip_numbers_for_a_while() -> None:
     assert np.allclose(sums.scatter.square(), whole.scatter.square())
 
 
+def sums_at_rest(hidden: np.ndarray, labels: np.ndarray) -> ClassSums:
+    """As they are after a lesson."""
+    sums = pooled(hidden.shape[1], hidden)
+    awake(sums, at_rest(taught(hidden, labels), "float16"))
+    return sums
+
+
+def test_a_typical_class_has_the_geometric_mean_of_the_counts() -> None:
+    hidden = np.random.default_rng(0).normal(size=(10, 6))
+    sums = taught(hidden, np.array([0] * 8 + [1] * 2))
+    assert np.isclose(sums.typical, 2 * 4)
+    equal = taught(hidden, np.arange(10) % 5)
+    assert np.isclose(equal.typical, equal.images)
+
+
 # choosing ------------------------------------------------------------------------------------
 
 
 def test_the_usual_penalty_falls_with_images_and_reaches_far_up() -> None:
     penalties = [usual_penalty("ridge", images, 5184) for images in (1, 10, 100, 1000, 50000)]
     assert penalties == sorted(penalties, reverse=True)
-    assert penalties[0] > 1e4
+    assert penalties[0] > 1e3
     assert penalties[-1] < 1e-6
 
 
+def test_the_usual_penalty_of_few_images_is_their_mean_squared_distance_from_the_centre() -> None:
+    hidden = np.random.default_rng(0).normal(size=(6, 400)) + 3
+    sums = taught(hidden, np.repeat([0, 1, 2], 2))
+    penalty = usual_penalty("ridge", 6, 400) * System(sums, "ridge").scale
+    assert np.isclose(penalty, ((hidden - hidden.mean(0)) ** 2).sum(1).mean())
+
+
 @pytest.mark.parametrize("kinds", [("ridge",), ("ridge", "lda")])
-def test_one_image_a_class_falls_back_to_products_with_means(kinds: tuple[Kind, ...]) -> None:
+def test_one_image_a_class_takes_the_usual_penalty(kinds: tuple[Kind, ...]) -> None:
     hidden = np.random.default_rng(0).normal(size=(5, 40)) + 3
     labels = np.arange(5)
     choice, head, *_ = choose(taught(hidden, labels), hidden, labels, kinds)
-    assert choice.left_out == 0
-    assert choice.penalty == NEAREST
-    means = hidden - hidden.mean(0)
-    assert (head.scores(hidden).argmax(1) == (means @ means.T).argmax(1)).all()
+    assert (choice.kind, choice.left_out) == ("ridge", 0)
+    assert choice.penalty == usual_penalty("ridge", 5, 40)
     assert (head.scores(hidden).argmax(1) == labels).all()
+
+
+def test_one_image_a_class_makes_lda_the_nearest_mean() -> None:
+    hidden = np.random.default_rng(0).normal(size=(5, 40)) + 3
+    choice, *_ = choose(taught(hidden, np.arange(5)), hidden, np.arange(5), ("lda",))
+    assert choice.penalty == NEAREST
+
+
+@pytest.mark.parametrize(("images", "penalties"), [(2, 1), (ENOUGH, len(FACTORS))])
+def test_two_images_a_class_do_not_choose_the_penalty(
+    images: int, penalties: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    left_out = System.left_out
+
+    def counted(system: System, hidden: Any, labels: Any, wanted: Any) -> Any:
+        tried.append(len(wanted))
+        return left_out(system, hidden, labels, wanted)
+
+    monkeypatch.setattr(System, "left_out", counted)
+    labels = np.arange(CLASSES).repeat(images)
+    hidden = np.random.default_rng(0).normal(size=(len(labels), 200))
+    choice, *_ = choose(taught(hidden, labels), hidden, labels)
+    assert tried == [penalties]
+    assert choice.left_out == len(labels)
+
+
+@every_library
+@every_kind
+@every_width
+def test_an_emphasis_is_that_of_features_multiplied_by_it(
+    library: str, kind: Kind, width: int
+) -> None:
+    hidden, labels = world(width)
+    stressed = hidden * (by := np.random.default_rng(1).uniform(1, 3, width))
+    put = LIBRARIES[library]
+    system = System(taught(hidden, labels, library), kind, put(by))
+    plain = System(taught(stressed, labels, library), kind)
+    found = np.asarray(system.head(0.3).scores(put(hidden)))
+    assert np.allclose(found, np.asarray(plain.head(0.3).scores(put(stressed))))
+    one = system.left_out(put(hidden), put(labels), [0.1, 3.0])
+    other = plain.left_out(put(stressed), put(labels), [0.1, 3.0])
+    for scores, expected in zip(one, other, strict=True):
+        assert np.allclose(np.asarray(scores), np.asarray(expected))
+
+
+def test_the_emphasis_on_tokens_fades_as_images_become_many() -> None:
+    tokens = np.array([1.0, 0.0])
+    found = np.stack([emphasis(tokens, images, 3000) for images in (1, 30, 300, 999)])
+    assert (found[:, 1] == 1).all()
+    assert np.isclose(found[0, 0], 2, atol=0.01)
+    assert (np.diff(found[:, 0]) < 0).all()
+    assert found[-1, 0] < 1.2
+    assert emphasis(tokens, 1000, 3000) is None
 
 
 @pytest.mark.parametrize("kinds", [("ridge",), ("lda",), ("ridge", "lda")])
@@ -188,6 +262,8 @@ def test_images_that_are_all_the_same_do_no_harm(kinds: tuple[Kind, ...]) -> Non
     duplicated = np.random.default_rng(0).normal(size=(2, 30))[[0] * 4 + [1] * 4]
     constant = np.ones((8, 30))
     labels = np.array([0] * 4 + [1] * 4)
+    narrow = sums_at_rest(constant[:, :5], labels)  # with more images than columns
+    assert (narrow.scatter.square() == 0).all()
     for hidden in (duplicated, constant):
         sums = taught(hidden, labels)
         _, head, scores, tried = choose(sums, hidden, labels, kinds)
@@ -233,7 +309,7 @@ def test_a_given_penalty_is_kept() -> None:
 def test_many_images_take_the_usual_penalty_untried() -> None:
     hidden, labels = world(8, 8 * MANY + 1)
     choice, *_ = choose(taught(hidden, labels), hidden, labels)
-    assert choice.penalty == usual_penalty("ridge", len(labels), 8)
+    assert choice.penalty == usual_penalty("ridge", taught(hidden, labels).typical, 8)
     assert choice.left_out == len(labels)  # for the temperature
 
 
@@ -252,7 +328,7 @@ def test_sums_at_rest_wake_as_they_were(library: str, images: int) -> None:
     assert (np.asarray(again.counts_C) == np.asarray(sums.counts_C)).all()
 
 
-def test_half_precision_costs_a_thousandth_where_the_matrix_itself_would_break() -> None:
+def test_half_precision_costs_little_where_the_matrix_itself_would_break() -> None:
     rng = np.random.default_rng(0)
     scales = 10.0 ** np.linspace(0, -3, 40)  # eigenvalues over six orders of magnitude
     turn, _ = np.linalg.qr(rng.normal(size=(40, 40)))

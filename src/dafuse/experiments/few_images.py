@@ -93,7 +93,8 @@ def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
     device = train.feats_NF.device
     sums = pooled(lift.width, train.feats_NF[:0, 0])
     like = train.feats_NF[:0, 0]
-    solved = ClosedForm(lift, sums, kinds_of(head), None, _usual("precision"), like)
+    kinds, precision = kinds_of(head), _usual("precision")
+    solved = ClosedForm(lift, sums, kinds, None, precision, like, tokens_M=lift.tokens_M)
     solved.learn(train.feats_NF, torch.from_numpy(train.labels_N).to(device))
     return _right(solved.logits(test.feats_NF), test)
 
@@ -187,6 +188,11 @@ class FewImages:
             if len(np.unique(dataset.test.labels)) < len(dataset.classes):
                 raise DafuseError("some class has no test image: there is nothing to compare by")
             wanted = self._cells(dataset.train.labels)
+            if not wanted:
+                raise DafuseError(
+                    f"the smallest cell has {min(self.classes)} classes, and "
+                    f"{dataset.name} has {len(dataset.classes)}: take more classes"
+                )
             left = [one for one in wanted if one not in _done(found)]
             if not left:
                 return

@@ -12,9 +12,11 @@ from dafuse.heads.closed_form import Kind, Linear, System
 from dafuse.heads.sums import ClassSums
 
 FACTORS = tuple(10 ** (power / 2) for power in range(-3, 4))  # of the usual penalty
-LEAST = 1e-7  # a penalty, less than which makes no difference
+LEAST_PENALTY = 1e-7  # a penalty, less than which makes no difference
 MANY = 2  # images for each number of a feature, from which on only the usual penalty is tried
 NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest mean
+ENOUGH = 3  # images of a class, from which on leaving one out tells which penalty suits all
+FEW, FADING = 1 / 3, 4  # of the emphasis on CLS tokens: images for each number of a feature
 TRIED_ON = 1000  # images that a penalty is tried on; fewer say too little to pay for a system each
 
 
@@ -23,12 +25,23 @@ def usual_penalty(kind: Kind, images: float, width: int) -> float:
 
     Fitted to accuracy on held-out training images of CIFAR-100 (and, for ridge, Tiny-ImageNet): 5
     to 200 classes of 2 to 400 images, of which the best penalty is known (docs/lift.md). What
-    decides is how many images there are for each number of a feature.
+    decides is how many images there are for each number of a feature. For ridge it is at most the
+    mean squared distance of an image from the centre, which suits any few images, one a class too.
     """
     each = max(1.0, images) / width
     if kind == "ridge":
-        return max(LEAST, 0.2 * each**-1.5 / (1 + each**2) ** 3)
+        return max(LEAST_PENALTY, min(1 / each, 0.2 * each**-1.5 / (1 + each**2) ** 3))
     return 300 * (0.02 / each) ** 1.7
+
+
+def emphasis(tokens_M: Array, images: float, width: int) -> Array | None:
+    """The emphasis [M] on the columns of CLS tokens (1 in ``tokens_M``, others 0).
+
+    Almost 2 for a handful of images, when a regression must shrink and what the network says best
+    should decide; it fades as they become more. None where they are `FEW` no longer.
+    """
+    each = images / width
+    return None if each >= FEW else 1 + tokens_M / (1 + FADING * each) ** 2
 
 
 @dataclass
@@ -37,7 +50,7 @@ class Choice:
 
     kind: Kind
     penalty: float
-    left_out: int  # images it was tried on; 0: the penalty is the usual one
+    left_out: int  # images it was tried on; 0 where none can be left out
     accuracy: float  # share of them that is right; 0 where there are none
 
 
@@ -57,6 +70,7 @@ def choose(
     kinds: Sequence[Kind] = ("ridge",),
     penalty: float | None = None,
     absolute: bool = False,
+    tokens_M: Array | None = None,
 ) -> Found:
     """The head to use, by exact leave-one-out over these images of the sums.
 
@@ -64,30 +78,35 @@ def choose(
     Unless it is given, penalties around the usual one of each kind are tried, and where there are
     several kinds the nearest class mean, which is LDA at `NEAREST`. Of those whose accuracy is
     within one standard error of the best, the choice is the one nearest to the usual, the first
-    kind before others: few images say little. Without images, the first kind at its usual penalty
-    is taken; where no class has two of them, so that nothing can be left out, `NEAREST`.
+    kind before others: few images say little. Where their classes have less than `ENOUGH` images,
+    only the usual penalty of each kind is tried: one of two images left out halves what is known
+    of its class. Without images, the first kind at its usual penalty is taken. Where no class has
+    two of them, there is no scatter, and LDA takes `NEAREST`. Columns of CLS tokens, where it is
+    told which these are, count more with few images (`emphasis`).
     """
-    systems = {kind: System(sums, kind) for kind in kinds}
-    single = float(sums.counts_C.max()) < 2
-    given = penalty or (NEAREST if single else None)
-    usual = {kind: given or usual_penalty(kind, sums.images, sums.width) for kind in kinds}
+    emphasis_M = None if tokens_M is None else emphasis(tokens_M, sums.images, sums.width)
+    systems = {kind: System(sums, kind, emphasis_M) for kind in kinds}
+    usual = {kind: penalty or usual_penalty(kind, sums.typical, sums.width) for kind in kinds}
+    if not penalty and "lda" in kinds and float(sums.counts_C.max()) < 2:
+        usual["lda"] = NEAREST
     if penalty and absolute:
         usual = {kind: penalty / systems[kind].scale for kind in kinds}
     hidden_NM, labels_N = _some(hidden_NM, labels_N, countable(sums, labels_N))
     if not len(labels_N) or sums.classes < 2:
-        kind: Kind = "lda" if single and "lda" in kinds else kinds[0]  # the nearest mean
+        first = kinds[0]
         nothing = np.zeros((0, sums.classes)), np.zeros(0, dtype=np.int64)
-        choice = Choice(kind, usual[kind], left_out=0, accuracy=0.0)
-        return Found(choice, systems[kind].head(usual[kind]), *nothing)
+        choice = Choice(first, usual[first], left_out=0, accuracy=0.0)
+        return Found(choice, systems[first].head(usual[first]), *nothing)
     labels = to_numpy(labels_N)
+    one = penalty or float(sums.counts_C[labels_N].mean()) < ENOUGH
     tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
-        tries = (1.0,) if penalty else _factors(systems[kind], sums.width, len(labels))
+        tries = (1.0,) if one else _factors(systems[kind], sums.width, len(labels))
         # the usual one last, whose factor then serves the head as well
         factors = sorted(tries, key=lambda f: -abs(math.log(f)))
         penalties = [usual[kind] * factor for factor in factors]
         far = [abs(math.log(factor)) for factor in factors]
-        if kind == "lda" and len(kinds) > 1:
+        if kind == "lda" and len(kinds) > 1 and not penalty:
             penalties, far = [*penalties, NEAREST], [*far, math.inf]
         found = systems[kind].left_out(hidden_NM, labels_N, penalties)
         for each, distance, scores_NC in zip(penalties, far, found, strict=True):

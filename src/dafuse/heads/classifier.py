@@ -38,13 +38,15 @@ class ClosedForm:
         precision: Precision,
         like: Array,
         absolute: bool = False,
+        tokens_M: Array | None = None,
     ) -> None:
         """Start without images. A penalty that is not given is chosen (`heads.choice`).
 
+        Columns that are CLS tokens (1 in ``tokens_M``) count more with few images.
         The classifier is in the library and on the device of `like`, where features come from.
         """
         self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
-        self.penalty, self.absolute = penalty, absolute
+        self.penalty, self.absolute, self.tokens_M = penalty, absolute, tokens_M
         self.choice = Choice(KINDS[0], 0.0, 0, 0.0)
         self.temperature = Temperature()
         self.weights_CM = from_numpy(np.zeros((0, sums.width), np.float32), like)
@@ -91,12 +93,13 @@ class ClosedForm:
     def _settle(self, hidden_NM: Array, labels_N: Array) -> None:
         """Solve, of the sums rounded to the precision they rest in; they stay as they are."""
         self._rounded, self.resting = rounded(self.sums, self.precision)
-        found = choose(self._rounded, hidden_NM, labels_N, self.kinds, self.penalty, self.absolute)
+        how = self.kinds, self.penalty, self.absolute, self.tokens_M
+        found = choose(self._rounded, hidden_NM, labels_N, *how)
         check_finite(found.head.weights_MC, "the weights of the classifier")
         unit = unit_of(found.head, self._rounded.means_CM)
-        self.resting_weights = self._rested(found.head.weights_MC.T / unit)
-        self.weights_CM = self._woken(self.resting_weights)
         exact_CM = found.head.weights_MC.T / unit
+        self.resting_weights = self._rested(exact_CM)
+        self.weights_CM = self._woken(self.resting_weights)
         lost_CM = exact_CM - beside(self.weights_CM, exact_CM)  # by rounding
         centre_M = self._rounded.means_CM.mean(0)  # where the bias makes up for it
         self.bias_C = self._plain(found.head.bias_C / unit + lost_CM @ centre_M)

@@ -30,6 +30,8 @@ def factor_of_square(square_MM: Array) -> Array:
     """The factor of a matrix S that may lack full rank."""
     xp = library(square_MM)
     mean = float(square_MM.trace()) / max(1, len(square_MM))
+    if mean <= 0:  # images that are all the same have no scatter
+        return 0 * square_MM
     for share in _jitters():
         nudged_MM = add_to_diagonal(square_MM, share * mean) if share else square_MM
         if xp is np:

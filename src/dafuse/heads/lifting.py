@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, from_numpy, library
+from dafuse.heads.arrays import Array, exact, from_numpy, library
 
 HALVINGS = 4  # of the weights, from the last block to before the first
 
@@ -24,9 +24,22 @@ HALVINGS = 4  # of the weights, from the last block to before the first
 class Lift:
     """The same map for every image; it holds nothing that was learned."""
 
-    def __init__(self, weights_F: np.ndarray, width: int, seed: int, like: Array) -> None:
-        """With so many random columns beside the features; none makes it linear."""
+    def __init__(
+        self,
+        weights_F: np.ndarray,
+        width: int,
+        seed: int,
+        like: Array,
+        tokens_F: np.ndarray | None = None,
+    ) -> None:
+        """With so many random columns beside the features; none makes it linear.
+
+        ``tokens_F`` is true for features that are CLS tokens, which may be told apart later.
+        """
         self.width = len(weights_F) + width
+        tokens_M = np.zeros(self.width)
+        tokens_M[: len(weights_F)] = 0 if tokens_F is None else tokens_F
+        self.tokens_M = exact(from_numpy(tokens_M, like))
         self._weights_F = from_numpy(weights_F.astype(np.float32), like)
         self._random_FM: Array | None = None
         if width:

@@ -28,6 +28,12 @@ class ClassSums:
         return float(self.counts_C.sum())
 
     @property
+    def typical(self) -> float:
+        """Images, if every class had as many as a typical one: the geometric mean of the counts."""
+        counts_C = _at_least_one(to_numpy(self.counts_C))
+        return len(counts_C) * float(np.exp(np.log(counts_C).mean())) if len(counts_C) else 0.0
+
+    @property
     def classes(self) -> int:
         return len(self.counts_C)
 
