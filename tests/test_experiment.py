@@ -91,7 +91,7 @@ def test_memory_sets_accuracy_against_bytes(
         options
         for options in EXPERIMENTS["memory"].runs
         if options.get("features") == ("all" if "keep" in options else "last")
-        and options.get("rank", 2) in (2, 4)
+        and options.get("rank", 2) in (2, 16)
         and options.get("width", 0) in (0, 2500)
     )
     monkeypatch.setitem(EXPERIMENTS, "memory", replace(EXPERIMENTS["memory"], runs=runs))
@@ -103,7 +103,7 @@ def test_memory_sets_accuracy_against_bytes(
         "| lift (features=last)",
         "| lift (features=all, keep=classwise, rank=2)",
         "| lift (features=last, width=2500)",
-        "| lift (features=all, keep=classwise, rank=4)",
+        "| lift (features=all, keep=classwise, rank=16)",
     ]
     assert Path("runs/memory-arrays.png").read_bytes().startswith(b"\x89PNG")
 
