@@ -98,10 +98,10 @@ def choose(
         choice = Choice(first, usual[first], left_out=0, accuracy=0.0)
         return Found(choice, systems[first].head(usual[first]), *nothing)
     labels = to_numpy(labels_N)
-    one = penalty or float(sums.counts_C[labels_N].mean()) < ENOUGH
+    fixed = penalty or float(sums.counts_C[labels_N].mean()) < ENOUGH
     tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
-        tries = (1.0,) if one else _factors(systems[kind], sums.width, len(labels))
+        tries = (1.0,) if fixed else _factors(systems[kind], sums.width, len(labels))
         # the usual one last, whose factor then serves the head as well
         factors = sorted(tries, key=lambda f: -abs(math.log(f)))
         penalties = [usual[kind] * factor for factor in factors]
