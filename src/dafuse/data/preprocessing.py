@@ -39,9 +39,9 @@ class Preprocessing:
     def centre_square(self, pixels_HW3: np.ndarray) -> np.ndarray:
         """Float32 [3, S, S] in 0..255: the test transform of `data.transforms`, by Pillow.
 
-        Of floats and a channel at a time, so that nothing is rounded to whole grey values, which
-        moved probabilities by up to 0.04. Sideways first, then clipped, as there; a few rows at a
-        time, as a large photograph takes half the time and little memory so.
+        It resizes floats, a channel at a time, so that nothing is rounded to whole grey values:
+        rounding moved probabilities by up to 0.04. It goes sideways first, then clips, as there,
+        and takes a few rows at a time, which halves the time and memory of a large photograph.
         """
         height, width, _ = pixels_HW3.shape
         (box,) = self.centre_boxes(np.array([[height, width]])).tolist()

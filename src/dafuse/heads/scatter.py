@@ -62,14 +62,12 @@ class PooledScatter:
             self._upper_KM, self._waiting = None, []
 
     def square(self, more_KM: Array | None = None) -> Array:
+        base: Array = self._square_MM if self._upper_KM is None else self._upper_KM
         more = [*self._waiting, *([] if more_KM is None else [more_KM])]
+        rows_KM = library(base).concatenate([base[:0], *more])
         if self._upper_KM is not None:
-            nothing = self._upper_KM[:0]
-            return squared(self._upper_KM, library(nothing).concatenate([nothing, *more]))
-        square_MM: Array = self._square_MM
-        for rows_KM in more:
-            square_MM = square_MM + rows_KM.T @ rows_KM
-        return square_MM
+            return squared(self._upper_KM, rows_KM)
+        return base + rows_KM.T @ rows_KM if len(rows_KM) else base
 
     def rows(self) -> Array | None:
         if self._upper_KM is None:

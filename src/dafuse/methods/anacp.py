@@ -3,7 +3,7 @@
 Momeni, Xiao and Liu, "AnaCP: Toward Upper-Bound Continual Learning via Analytic Contrastive
 Projection", arXiv 2511.13880. Several random lifts, each followed by ridge regression, project a
 feature towards the target of its class; the mean over lifts goes through another random lift to a
-ridge classifier. As the projection changes with every class, that classifier is fitted anew each
+ridge classifier. As the projection changes with every class, that classifier is fitted again each
 time, to features drawn from a Gaussian for each class with one covariance for all. Only sums are
 kept, so images may come in any order and any batches.
 

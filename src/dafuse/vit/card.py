@@ -26,7 +26,7 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class BackboneCard:
-    """Of a file that gives features."""
+    """What a file that gives features says about itself."""
 
     tag: str
     sha256: str  # of the file of weights

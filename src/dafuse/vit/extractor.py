@@ -35,7 +35,7 @@ class Extractor:
     """
 
     def __init__(self, file: str | Path, threads: int | None = None) -> None:
-        """Of a file; with so many threads, or one for each processor that the process may use."""
+        """Open a file; use so many threads, or one for each processor that the process may use."""
         path = Path(file).expanduser()
         self.threads = threads or available_processors()
         self._session = open_session(path, self.threads)
