@@ -1,35 +1,53 @@
-# `make demo` and `make test` do all their own set-up: a virtual environment in .venv, then the job.
+# Each target does all its own set-up: .venv-light has the light core, without torch; .venv all of it.
 PYTHON ?= python3
 BIN := .venv/bin
+LIGHT := .venv-light/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo demo-research test test-light lint clean
 
-demo: .venv/demo-ready
-	$(BIN)/dafuse demo
+demo: .venv-light/demo-ready
+	$(LIGHT)/dafuse demo
 
-test: .venv/test-ready lint
+demo-research: .venv/research-ready
+	$(BIN)/dafuse demo-research
+
+test: .venv/test-ready lint test-light
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# tests/conftest.py imports torch, so it is cut off here
+test-light: .venv-light/test-ready
+	$(LIGHT)/pytest --confcutdir tests/light tests/light
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-.venv/ready:
+.venv/ready .venv-light/ready:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "dafuse needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@D)
 	@touch $@
 
-.venv/demo-ready: .venv/ready pyproject.toml
+.venv-light/demo-ready: .venv-light/ready pyproject.toml
+	@echo "installing dafuse into .venv-light (seconds, 0.2 GB) ..."
+	$(LIGHT)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv-light/test-ready: .venv-light/ready pyproject.toml
+	@echo "installing dafuse, its server and scikit-learn into .venv-light ..."
+	$(LIGHT)/python -m pip install --quiet --editable '.[light-tests]'
+	@touch $@ .venv-light/demo-ready
+
+.venv/research-ready: .venv/ready pyproject.toml
 	@echo "installing dafuse and torch into .venv (some minutes, several GB) ..."
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[torch]'
 	@touch $@
 
 .venv/test-ready: .venv/ready pyproject.toml
 	@echo "installing dafuse, torch and the test tools into .venv (some minutes, several GB) ..."
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $@ .venv/demo-ready
+	@touch $@ .venv/research-ready
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-light build dist

@@ -1,243 +1,181 @@
-"""Teach a stream of classes through `dafuse learn`, beside what people use today.
+"""Teach a stream of classes by `Classifier.learn`, beside what people fit to the same features.
 
-    python scripts/measure_product.py CIFAR --backbone deit_tiny_patch16_224.fb_in1k --out measured
+    python scripts/measure_product.py CIFAR --classes 60 --images 5 50 --out measured
 
 `CIFAR` is a tree `{train,test}/<class>/<image>` (of any data set). Its classes come in the order
-that a benchmark run of the same seed has, a few at a time. After each lesson every classifier is
-tested on all test images of the classes taught so far. The others work on features of the same
-frozen network, without an adapter. `measured/measured.json` has the numbers; docs/product.md says
-what they mean. Started again, it goes on after the last finished lesson.
+that a benchmark run of the same seed has, five a lesson; the first images of each class by name are
+taught. After each lesson the model is tested on the test images of all classes taught so far, and
+on those of the classes that it was not taught. After the last one, nearest mean, LDA, ridge
+regression, nearest neighbours and, where features are narrow, logistic regression learn all images
+taught: the features that the model reads, and the last CLS token alone. They may keep a vector of
+each image, which a model of dafuse does not. `measured/measured.json` has the numbers;
+docs/product.md says what they mean.
 """
 
 import argparse
 import json
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
-from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from dafuse import Classifier
-from dafuse.cli import main as dafuse
-from dafuse.data.batches import Loader
-from dafuse.data.dataset import Dataset, ImageSet
-from dafuse.data.folders import folder
-from dafuse.data.pictures import read_all, require_read
-from dafuse.data.stream import Stream, Task, class_order, task_sizes
-from dafuse.product.evaluation import calibration_error
-from dafuse.product.unknown import familiarity
-from dafuse.vit.load import load_backbone
+from dafuse.data.stream import class_order
+from dafuse.engine.calibration import calibration_error
+from dafuse.experiments.common_heads import COMMON, Predict
+from dafuse.vit.weights import COMPACT
 
-Labelled = tuple[np.ndarray, np.ndarray]  # unit features [N, D], labels [N]
-EPOCHS = 20  # over the features of a lesson, for what is trained on them
+Paths = list[Path]
+Names = list[str]
+Labelled = tuple[np.ndarray, np.ndarray]  # features [N, F], labels [N]
+WIDEST = 1000  # numbers of a feature, beyond which logistic regression takes hours on a CPU
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--backbone", required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--backbone", default=COMPACT)
+    parser.add_argument("--method", default="lift")
+    parser.add_argument("--classes", type=int, default=60)
     parser.add_argument("--increment", type=int, default=5)
+    parser.add_argument("--images", type=int, nargs="+", default=[5, 50])
+    parser.add_argument("--tests", type=int, default=30, help="test images of each class")
     parser.add_argument("--seed", type=int, default=1993)
-    parser.add_argument("--holdout", type=float, default=0.0)
-    parser.add_argument("--lessons", type=int, help="stop after so many")
-    parser.add_argument("--alternatives", action="store_true", help="measure these instead")
+    parser.add_argument("--no-others", action="store_true", help="measure the model alone")
     options = parser.parse_args()
-    data = folder(options.data)
-    order = class_order(len(data.classes), "seed", options.seed)
-    stream = Stream(data, order, task_sizes(len(order), options.increment))
     options.out.mkdir(parents=True, exist_ok=True)
-    measure = measure_alternatives if options.alternatives else measure_taught
-    measure(stream, options)
+    everything = sorted(path.name for path in (options.data / "train").iterdir())
+    order = class_order(len(everything), "seed", options.seed)
+    names = [everything[number] for number in order]
+    found: dict[str, Any] = {}
+    for images in options.images:
+        model, lessons = teach(options, names, images)
+        found[str(images)] = {"lessons": lessons}
+        if not options.no_others:
+            found[str(images)]["others"] = compare(options, model, names, images)
+        (options.out / "measured.json").write_text(json.dumps(found, indent=1))
 
 
-def measure_taught(stream: Stream, options: argparse.Namespace) -> None:
-    """A lesson by the command, a test of what is known, and of what is not taught yet."""
-    model, file = options.out / "model", options.out / "measured.json"
-    lessons = json.loads(file.read_text()) if file.exists() else []
-    test_paths = [path for task in stream for path in _paths(task.test)]
-    test_pixels = require_read(test_paths, read_all(test_paths))
-    test_labels = np.concatenate([task.test.labels for task in stream])
-    for task in list(stream)[len(lessons) : options.lessons]:
-        lesson = options.out / f"lesson-{task.number:02}"
-        lesson.mkdir(exist_ok=True)
-        for name in task.class_names:
-            if not (lesson / name).exists():
-                (lesson / name).symlink_to((options.data / "train" / name).resolve())
+def teach(
+    options: argparse.Namespace, names: Names, images: int
+) -> tuple[Classifier, list[dict[str, Any]]]:
+    """A model after all lessons, and what was measured after each."""
+    path = options.out / f"model-{images}"
+    shutil.rmtree(path, ignore_errors=True)
+    model = Classifier.create(path, options.backbone, method=options.method)
+    test_paths, test_names = files(options.data / "test", names, options.tests)
+    lessons = []
+    for seen in range(options.increment, options.classes + 1, options.increment):
+        new = names[seen - options.increment : seen]
         start = time.perf_counter()
-        made = ["--backbone", options.backbone] if task.index == 0 else []
-        dafuse(["learn", str(model), str(lesson), "--holdout", str(options.holdout), *made])
+        report = model.learn(*files(options.data / "train", new, images))
         seconds = time.perf_counter() - start
-        taught = Classifier.open(model)
-        rows = np.array([taught.classes.index(name) for name in stream.classes[: task.seen]])
-        logits = taught.model.logits(taught.model.features(test_pixels)).cpu()
-        known = test_labels < task.seen
-        right = rows[test_labels[known]]
         lessons.append(
-            {"classes": task.seen, "seconds": seconds, "bytes": _bytes_of_version(taught)}
-            | _tested(taught, logits, known, right)
+            {"classes": seen, "seconds": seconds, "bytes": bytes_of_version(model)}
+            | {"left_out_accuracy": report.accuracy}
+            | tested(model, test_paths, np.array(test_names))
         )
-        file.write_text(json.dumps(lessons, indent=1))
-        print(json.dumps(lessons[-1]), flush=True)
+        print(images, json.dumps(lessons[-1]), flush=True)
+    return model, lessons
 
 
-def _tested(
-    taught: Classifier, logits_NC: torch.Tensor, known_N: np.ndarray, right_K: np.ndarray
-) -> dict[str, Any]:
-    """Of the images of known classes (and their rows), and of the others, if there are any."""
-    model = taught.model
-    correct_K = logits_NC[known_N].argmax(1).numpy() == right_K
-    raw_K = torch.softmax(logits_NC[known_N], 1).amax(1).numpy()
-    calibrated_K = model.probabilities(logits_NC[known_N]).amax(1).numpy()
-    scores_N = familiarity(logits_NC).numpy()
+def tested(model: Classifier, paths: Paths, names_N: np.ndarray) -> dict[str, Any]:
+    """What the model answers to images of classes that it knows, and of others."""
+    answers = model.predict(paths)
+    best_N = np.array([answer.top[0][0] for answer in answers])
+    sure_N = np.array([answer.probability for answer in answers])
+    familiarity_N = np.array([answer.familiarity for answer in answers])
+    unknown_N = np.array([answer.unknown for answer in answers])
+    known_N = np.isin(names_N, model.classes)
+    right_N = best_N == names_N
     found = {
-        "accuracy": 100 * float(correct_K.mean()),
-        "sharpness": model.sharpness,
-        "calibration_error_before": calibration_error(raw_K, correct_K),
-        "calibration_error_after": calibration_error(calibrated_K, correct_K),
-        "known_accepted": float((scores_N[known_N] >= model.threshold).mean()),
+        "accuracy": float(right_N[known_N].mean()),
+        "calibration_error": calibration_error(sure_N[known_N], right_N[known_N]),
+        "known_refused": float(unknown_N[known_N].mean()),
     }
     if not known_N.all():
-        found["untaught_refused"] = float((scores_N[~known_N] < model.threshold).mean())
-        found["auroc"] = float(roc_auc_score(known_N, scores_N))
+        found["untaught_refused"] = float(unknown_N[~known_N].mean())
+        found["auroc"] = float(roc_auc_score(known_N, familiarity_N))
     return found
 
 
-class Alternative(Protocol):
-    """Adds classes by features; says which of the classes added so far features show."""
-
-    keeps: str
-
-    def add(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> None: ...
-    def predict(self, feats_ND: np.ndarray) -> np.ndarray: ...
-    def bytes(self) -> int: ...
-
-
-class Neighbours:
-    keeps = "a vector of each image"
-
-    def __init__(self, neighbours: int) -> None:
-        self.feats: list[np.ndarray] = []
-        self.labels: list[np.ndarray] = []
-        self.neighbours = KNeighborsClassifier(neighbours, algorithm="brute")  # of unit vectors
-
-    def add(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> None:
-        self.feats.append(feats_ND)
-        self.labels.append(labels_N)
-        self.neighbours.fit(np.concatenate(self.feats), np.concatenate(self.labels))
-
-    def predict(self, feats_ND: np.ndarray) -> np.ndarray:
-        return self.neighbours.predict(feats_ND)
-
-    def bytes(self) -> int:
-        return sum(feats.nbytes for feats in self.feats)
-
-
-class Means:
-    keeps = "a vector of each class"
-
-    def __init__(self) -> None:
-        self.rows: list[np.ndarray] = []
-
-    def add(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> None:
-        for label in np.unique(labels_N):
-            mean_D = feats_ND[labels_N == label].mean(0)
-            self.rows.append(mean_D / np.linalg.norm(mean_D))
-
-    def predict(self, feats_ND: np.ndarray) -> np.ndarray:
-        return (feats_ND @ np.stack(self.rows).T).argmax(1)
-
-    def bytes(self) -> int:
-        return sum(row.nbytes for row in self.rows)
-
-
-class PartialFit:
-    """It must be told the number of classes to come, and is trained on each lesson's own."""
-
-    keeps = "a vector of each class"
-
-    def __init__(self, classes: int, seed: int) -> None:
-        self.classes, self.order = np.arange(classes), np.random.default_rng(seed)
-        self.sgd = SGDClassifier(loss="log_loss", random_state=seed)
-        self.seen = 0
-
-    def add(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> None:
-        self.seen = max(self.seen, int(labels_N.max()) + 1)
-        for _ in range(EPOCHS):
-            shuffled = self.order.permutation(len(labels_N))
-            self.sgd.partial_fit(feats_ND[shuffled], labels_N[shuffled], self.classes)
-
-    def predict(self, feats_ND: np.ndarray) -> np.ndarray:
-        return self.sgd.decision_function(feats_ND)[:, : self.seen].argmax(1)
-
-    def bytes(self) -> int:
-        return self.sgd.coef_.nbytes + self.sgd.intercept_.nbytes
-
-
-def measure_alternatives(stream: Stream, options: argparse.Namespace) -> None:
-    """Seconds of a lesson are those of its features and of adding them."""
-    alternatives: dict[str, Alternative] = {
-        "nearest neighbour": Neighbours(1),
-        "20 nearest neighbours": Neighbours(20),
-        "nearest class mean": Means(),
-        "SGDClassifier.partial_fit": PartialFit(len(stream.classes), options.seed),
-    }
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in alternatives}
-    tested: list[Labelled] = []
-    for task, train, test, feature_seconds in _features(stream, options.backbone):
-        tested.append(test)
-        test_feats, test_labels = (np.concatenate(part) for part in zip(*tested, strict=True))
-        for name, alternative in alternatives.items():
+def compare(
+    options: argparse.Namespace, model: Classifier, names: Names, images: int
+) -> dict[str, dict[str, Any]]:
+    """Accuracy of other classifiers on the same images, by features and by kind."""
+    taught = names[: options.classes]
+    parts = [
+        files(options.data / "train", taught, images),
+        files(options.data / "test", taught, options.tests),
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for depths in ("last", model.version.settings.get("features", "last")):
+        train, test = (
+            (model.eye.features(paths, depths), np.array([taught.index(one) for one in labels]))
+            for paths, labels in parts
+        )
+        found[depths] = {}
+        for kind, fit in OTHERS.items():
+            if kind == "logistic regression" and train[0].shape[1] > WIDEST:
+                continue
             start = time.perf_counter()
-            alternative.add(*train)
-            seconds = feature_seconds + time.perf_counter() - start
-            right = alternative.predict(test_feats) == test_labels
-            found[name].append(
-                {"classes": task.seen, "seconds": seconds, "accuracy": 100 * float(right.mean())}
-                | {"bytes": alternative.bytes(), "keeps": alternative.keeps}
-            )
-            print(name, json.dumps(found[name][-1]), flush=True)
-        (options.out / "alternatives.json").write_text(json.dumps(found, indent=1))
+            predict = fit(*scaled(train, train))
+            if predict is not None:
+                right = predict(scaled(test, train)[0]) == test[1]
+                seconds = time.perf_counter() - start
+                found[depths][kind] = {"accuracy": float(right.mean()), "seconds": seconds}
+                print(images, depths, kind, json.dumps(found[depths][kind]), flush=True)
+    return found
 
 
-def _features(stream: Stream, backbone: str) -> Iterator[tuple[Task, Labelled, Labelled, float]]:
-    """Of each task: itself, what to learn and to test with, and the seconds that the first took.
-
-    Reading the images is part of them, as it is of the seconds of `dafuse learn`.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    vit = load_backbone(backbone).to(device)
-
-    @torch.inference_mode()
-    def of(images: ImageSet, task: Task) -> Labelled:
-        alone = ImageSet(_paths(images), images.labels - task.first)
-        nothing = alone.take(alone.labels < 0)
-        dataset = Dataset("lesson", task.class_names, alone, nothing)
-        loader = Loader(dataset, vit.preprocessing, device)
-        parts = [vit(batch) for batch, _ in loader.test_batches(loader.dataset.train, 256)]
-        feats_ND = torch.nn.functional.normalize(torch.cat(parts), dim=1).cpu().numpy()
-        return feats_ND, loader.dataset.train.labels + task.first
-
-    for task in stream:
-        start = time.perf_counter()
-        train = of(task.train, task)
-        seconds = time.perf_counter() - start
-        yield task, train, of(task.test, task), seconds
+def scaled(these: Labelled, train: Labelled) -> Labelled:
+    """Features in a unit in which they have a mean square of 1, as penalties expect."""
+    return these[0] / np.sqrt((train[0] ** 2).mean()), these[1]
 
 
-def _paths(images: ImageSet) -> list[Path | np.ndarray]:
-    return [images.items[number] for number in images.index.tolist()]
+def nearest_mean(feats_NF: np.ndarray, labels_N: np.ndarray) -> Predict:
+    """The class whose mean has the largest cosine with the features."""
+    means_CF = np.stack([feats_NF[labels_N == c].mean(0) for c in range(labels_N.max() + 1)])
+    means_CF /= np.linalg.norm(means_CF, axis=1, keepdims=True)
+    return lambda others_NF: (others_NF @ means_CF.T).argmax(1)
 
 
-def _bytes_of_version(taught: Classifier) -> int:
-    """Of the files that the newest version is made of, without those of older versions."""
-    files = [taught.folder.object_file(digest) for digest in set(taught.version.objects)]
-    files.append(taught.folder.version_file(taught.version.number))
+def neighbours(count: int) -> Callable[[np.ndarray, np.ndarray], Predict | None]:
+    """The commonest class among so many images of the largest cosine."""
+
+    def fit(feats_NF: np.ndarray, labels_N: np.ndarray) -> Predict | None:
+        if len(labels_N) < count:
+            return None
+        found = KNeighborsClassifier(count, algorithm="brute", metric="cosine")
+        return found.fit(feats_NF, labels_N).predict
+
+    return fit
+
+
+OTHERS: dict[str, Callable[[np.ndarray, np.ndarray], Predict | None]] = {
+    "nearest mean": nearest_mean,
+    "nearest neighbour": neighbours(1),
+    "20 nearest neighbours": neighbours(20),
+    **COMMON,
+}
+
+
+def files(root: Path, names: Names, count: int) -> tuple[Paths, Names]:
+    """The first images of each class by name, and the names of their classes."""
+    paths = [path for name in names for path in sorted((root / name).iterdir())[:count]]
+    return paths, [path.parent.name for path in paths]
+
+
+def bytes_of_version(model: Classifier) -> int:
+    """What the newest version is made of, without older ones."""
+    files = [model.folder.object_file(digest) for digest in model.version.objects]
+    files.append(model.folder.version_file(model.version.number))
     return sum(file.stat().st_size for file in files)
 
 

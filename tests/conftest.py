@@ -20,6 +20,7 @@ from dafuse.data.stream import Stream, Task
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
 from dafuse.methods.contract import Method
+from dafuse.taught.torch_eye import TorchExtractor
 from dafuse.vit.backbone import ViT
 
 # weights and data that are not ours to ship, where somebody has put them beside the repository
@@ -90,12 +91,12 @@ def _same_for_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classifiers are made with the small network, whichever they ask for."""
 
-    def load(tag: str, file: str | None = None, sha256: str | None = None) -> ViT:
+    def load(tag: str, weights: str | None, sha256: str | None, *_: object) -> TorchExtractor:
         vit = small_vit()
         vit.sha256 = sha256 or "0" * 64
-        return vit
+        return TorchExtractor(vit, "cpu")
 
-    monkeypatch.setattr("dafuse.product.classifier.load_backbone", load)
+    monkeypatch.setattr("dafuse.product.classifier.open_eye", load)
 
 
 def small_timm(depth: int = 3, **arguments: Any) -> nn.Module:

@@ -9,7 +9,14 @@ from PIL import Image
 from conftest import small_dataset
 from dafuse.product.classifier import Classifier
 
-QUICK = {"epochs": 2, "batch_size": 8, "align_epochs": 2, "align_samples": 16, "lr": 0.02}
+QUICK = {
+    "method": "daf",
+    "epochs": 2,
+    "batch_size": 8,
+    "align_epochs": 2,
+    "align_samples": 16,
+    "lr": 0.02,
+}
 
 
 def pictures(counts: dict[int, int], seed: int = 0) -> tuple[list[np.ndarray], list[str]]:
@@ -24,7 +31,7 @@ def pictures(counts: dict[int, int], seed: int = 0) -> tuple[list[np.ndarray], l
 
 
 def create(path: Path, **settings: Any) -> Classifier:
-    return Classifier.create(path, device="cpu", **QUICK, **settings)
+    return Classifier.create(path, device="cpu", **settings)
 
 
 def taught(path: Path, *lessons: dict[int, int], **settings: Any) -> Classifier:

@@ -15,9 +15,8 @@ from fastapi import FastAPI
 from PIL import Image
 
 from dafuse.product.classifier import Classifier
-from dafuse.product.server.access import Access
 from dafuse.product.server.app import create_app
-from dafuse.product.server.limits import Limits
+from dafuse.product.server.security import Access, Limits
 from product_models import pictures
 
 TOKEN = "a-token-of-the-tests"
@@ -91,7 +90,7 @@ def client(app: Any) -> Iterator[httpx.Client]:
 
 @contextmanager
 def teachable(classifier: Classifier, **limits: Any) -> Iterator[httpx.Client]:
-    with client(create_app(classifier, Access(TOKEN), Limits(**limits), classifier)) as found:
+    with client(create_app(classifier, Access(TOKEN), Limits(**limits), learn=True)) as found:
         yield found
 
 

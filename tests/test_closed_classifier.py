@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dafuse.errors import DafuseError
+from dafuse.heads.choice import FACTORS, Evidence, choose, usual_penalty
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import Precision
@@ -81,3 +82,54 @@ def test_features_that_are_not_numbers_are_refused_and_nothing_is_lost(library: 
         found.observe(put(np.full((2, WIDTH), np.nan, np.float32)), put(np.array([0, 1])))
     after = found.state()
     assert all(np.array_equal(np.asarray(before[k]), np.asarray(after[k])) for k in before)
+
+
+@pytest.mark.parametrize("keep", ["pooled", "classwise"])
+def test_images_left_out_of_noise_are_right_by_chance_alone(keep: str) -> None:
+    """Also where records hold a part of what an image brought."""
+    rng = np.random.default_rng(5)
+    found = empty("numpy", keep=keep)
+    labels = np.repeat(np.arange(CLASSES), 250)
+    found.learn(rng.normal(size=(len(labels), WIDTH)).astype(np.float32), labels)
+    assert found.choice.left_out == len(labels)
+    assert found.choice.accuracy == pytest.approx(1 / CLASSES, abs=0.05)
+
+
+def test_what_is_said_of_old_records_stays_when_images_are_left_out() -> None:
+    """A lesson whose images are tried leaves the records of other classes as they were."""
+    found = taught("numpy", keep="classwise")
+    before = {name: array[:CLASSES].copy() for name, array in found.resting.items()}
+    rng = np.random.default_rng(6)
+    new = (rng.normal(size=(20, WIDTH)) + 3).astype(np.float32)
+    found.learn(new, np.full(20, CLASSES))
+    assert all(np.array_equal(before[name], found.resting[name][:CLASSES]) for name in before)
+
+
+def test_what_lessons_before_said_of_a_penalty_counts() -> None:
+    rng = np.random.default_rng(7)
+    labels, width = np.repeat(np.arange(CLASSES), 6), 200  # so few images that many are tried
+    feats = rng.normal(size=(len(labels), width)) + rng.normal(size=(CLASSES, width))[labels]
+    sums = pooled(width, feats)
+    sums.add(feats, labels)
+    alone = choose(sums, feats, labels)
+    gains, tried = np.zeros((2, len(FACTORS) + 1)), np.zeros((2, len(FACTORS) + 1))
+    tried[0, : len(FACTORS)], gains[0, 5] = 1000, 100  # the fifth penalty was the best by far
+    found = choose(sums, feats, labels, before=Evidence(gains, tried))
+    usual = usual_penalty("ridge", sums.typical, width)
+    assert found.choice.penalty == pytest.approx(usual * FACTORS[5])
+    assert alone.choice.penalty != pytest.approx(usual * FACTORS[5])
+    assert found.evidence.tried_KF[0, 5] == 1000 + len(labels)
+    both = found.evidence + alone.evidence
+    assert both.tried_KF[0, 3] == 1000 + 2 * len(labels)
+    assert both.gains_KF[0, 3] == 0  # the usual penalty, which others are measured by
+
+
+@pytest.mark.parametrize("keep", ["pooled", "classwise"])
+def test_evidence_is_kept_and_added_up(keep: str) -> None:
+    one, other = taught("numpy", keep=keep), taught("numpy", keep=keep)
+    again = empty("numpy", keep=keep)
+    again.load_state(one.state())
+    assert np.array_equal(again.evidence.array(), one.evidence.array())
+    expected = one.evidence.array() + other.evidence.array()
+    one.merge(other, range(CLASSES))
+    assert np.array_equal(one.evidence.array(), expected)

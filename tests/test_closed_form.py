@@ -266,7 +266,7 @@ def test_images_that_are_all_the_same_do_no_harm(kinds: tuple[Kind, ...]) -> Non
     assert (narrow.scatter.square() == 0).all()
     for hidden in (duplicated, constant):
         sums = taught(hidden, labels)
-        _, head, scores, tried = choose(sums, hidden, labels, kinds)
+        _, head, scores, _, tried, *_ = choose(sums, hidden, labels, kinds)
         assert np.isfinite(head.scores(hidden)).all()
         unit = unit_of(head, sums.means_CM)
         assert np.isfinite(Temperature().after(scores / unit, tried).value)

@@ -21,13 +21,18 @@ from dafuse.errors import DafuseError
 from product_models import QUICK, pictures, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
-FEW: dict[str, Any] = {"device": "cpu", "options": QUICK}
+FEW: dict[str, Any] = {
+    "device": "cpu",
+    "method": "daf",
+    "options": {name: value for name, value in QUICK.items() if name != "method"},
+}
+COLUMNS: dict[str, Any] = {"image_shape": (-1, 1), "pixel_range": (-5, 5)}
 
 
 # scikit-learn's checks are about rows of numbers: here each row is drawn as a column of pixels.
 # None is expected to fail.
 @parametrize_with_checks(
-    [DafuseClassifier(**FEW, epochs=5, image_shape=(-1, 1), pixel_range=(-5, 5))]
+    [DafuseClassifier(**COLUMNS), DafuseClassifier(**FEW, **COLUMNS, epochs=5)]
 )
 def test_scikit_learns_own_checks(
     estimator: DafuseClassifier, check: Callable[[DafuseClassifier], None]
@@ -72,6 +77,23 @@ def test_it_learns_images_and_answers_with_their_labels() -> None:
     assert estimator.predict(images).tolist() == [
         found.top[0][0] for found in estimator.classifier_.predict(images)
     ]
+
+
+@pytest.mark.parametrize("method", ["lift", "simplecil"])
+def test_methods_that_train_nothing_learn_too(method: str) -> None:
+    estimator = DafuseClassifier(method=method, options={"features": "last"})
+    if method == "simplecil":
+        estimator.set_params(options=None)
+    estimator.fit(*pictures({0: 20, 1: 20}))
+    estimator.partial_fit(*pictures({2: 20}, seed=1))
+    images, labels = pictures({0: 10, 1: 10, 2: 10}, seed=5)
+    assert estimator.score(images, labels) > 0.8
+    assert estimator.classifier_.version.method == method
+    with pytest.raises(DafuseError, match=f"{method} has no option epochs"):
+        estimator.set_params(epochs=3).fit(images, labels)
+    with pytest.raises(DafuseError, match="epochs: only for methods that train"):
+        estimator.partial_fit(images, labels)
+    assert len(estimator.classes_) == 3  # still the model that it was
 
 
 def test_partial_fit_accepts_unseen_labels_at_any_call() -> None:

@@ -18,7 +18,8 @@ from dafuse.errors import DafuseError
 from dafuse.experiments import few_images
 from dafuse.experiments.common_heads import COMMON
 from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
-from dafuse.methods.lift import LIFT, lift_of
+from dafuse.methods.lift import LIFT
+from dafuse.methods.lifted import lift_of
 from dafuse.report.few_images import FILE, advantage, figure_png, means, table
 
 NAMES = ["nearest mean", *COMMON, "lift", "lift, head auto"]

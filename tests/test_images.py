@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from dafuse.data.arrays import arrays, arrays_file
+from dafuse.data.formats import readable_suffixes
 from dafuse.data.images import (
-    IMAGE_SUFFIXES,
     NO_PIXELS,
     UnreadableImage,
     decode_all,
@@ -262,7 +262,7 @@ def test_decode_all_of_pixels_and_of_nothing() -> None:
 
 
 def test_suffixes_are_lower_case_with_a_dot() -> None:
-    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in IMAGE_SUFFIXES)
+    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in readable_suffixes())
 
 
 # images that are arrays already

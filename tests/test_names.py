@@ -74,8 +74,7 @@ class TestTaught:
 
     def test_the_server_stages_one_spelling(self) -> None:
         pytest.importorskip("fastapi")
-        from dafuse.product.server.staging import Staging
-        from dafuse.product.server.uploads import Upload
+        from dafuse.product.server.uploads import Staging, Upload
 
         photo = io.BytesIO()
         Image.new("RGB", (8, 8)).save(photo, "png")
@@ -97,7 +96,7 @@ class TestTaught:
         images, _ = pictures({0: 4})
         report = classifier.learn(images, [CAFE_APART, CAFE, "tea", "tea"])
         assert classifier.classes == [CAFE, "tea"]
-        report = classifier.learn(images[:1], [CAFE_APART])
+        report = classifier.learn(pictures({0: 1}, seed=1)[0], [CAFE_APART])
         assert [one.known_from for one in report.more] == [3]
         with pytest.raises(DafuseError, match="differ only in case"):
             classifier.learn(images[:1], [CAFE_APART.upper()])
@@ -112,7 +111,7 @@ class TestTaught:
         (root / "class 1").rename(root / CAFE_APART)
         if len(list(root.iterdir())) == 1:
             pytest.skip("this file system knows one spelling only")
-        report = create(tmp_path / "model").learn(root, holdout=0)
+        report = create(tmp_path / "model").learn(root)
         assert [(one.name, one.images) for one in report.classes] == [(CAFE, 5)]
 
     def test_a_model_with_another_spelling_learns_on(self, tmp_path: Path) -> None:
@@ -129,11 +128,10 @@ class TestTaught:
     def test_the_estimator_answers_with_the_spelling_it_was_given(self) -> None:
         pytest.importorskip("sklearn")
         from dafuse import DafuseClassifier
-        from product_models import QUICK
 
         images, _ = pictures({0: 4, 1: 4})
         labels = [CAFE_APART] * 4 + ["tea"] * 4
-        estimator = DafuseClassifier(device="cpu", options=QUICK).fit(images, labels)
+        estimator = DafuseClassifier(device="cpu").fit(images, labels)
         assert set(estimator.predict(images)) == {CAFE_APART, "tea"}
         assert np.allclose(estimator.predict_proba(images).sum(1), 1, atol=1e-5)
         with pytest.raises(ValueError, match="accents"):

@@ -12,7 +12,7 @@ from dafuse.product.folder import ModelFolder
 from product_models import files, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
-QUICK = ["--device", "cpu", "--epochs", "1"]
+QUICK = ["--device", "cpu"]
 
 
 class Terminal:
@@ -50,17 +50,17 @@ def taught(dafuse: Terminal) -> Terminal:
 
 
 def test_a_model_is_made_and_taught_more(taught: Terminal) -> None:
-    assert "learned 2 new classes from 10 images" in taught.out
+    assert "learned 2 new classes from 12 images" in taught.out
     assert taught("learn", "model", "later", *QUICK) == 0
     assert "learned 1 new class" in taught.out
-    assert "class 1: 4 more images, 9 in all" in taught.out
+    assert "class 1: 5 more images, 11 in all" in taught.out
     assert ModelFolder("model").read(lambda version: version.names) == [
         "class 0",
         "class 1",
         "class 2",
     ]
     assert taught("info", "model") == 0
-    assert "3 classes from 18 images, version 2" in taught.out
+    assert "3 classes from 22 images, version 2" in taught.out
     assert taught("ledger", "model") == 0
     assert "no image in them" in taught.out
     assert taught("evaluate", "model", "later", "--device", "cpu") == 0
@@ -68,9 +68,55 @@ def test_a_model_is_made_and_taught_more(taught: Terminal) -> None:
 
 
 def test_mirroring_is_as_in_the_last_lesson_unless_told(dafuse: Terminal) -> None:
-    for option, mirrored in (([], True), (["--no-flip"], False), ([], False), (["--flip"], True)):
-        assert dafuse("learn", "model", "photos", *QUICK, *option) == 0
+    training = [*QUICK, "--method", "daf", "--epochs", "1"]
+    lessons = (([], True), (["--no-flip"], False), ([], False), (["--flip"], True))
+    for number, (option, mirrored) in enumerate(lessons):
+        write_folders(Path("more"), {0: 2, 1: 2}, seed=number)
+        assert dafuse("learn", "model", "more", *training, *option) == 0
         assert ModelFolder("model").read(lambda version: version.step["flip"]) is mirrored
+
+
+def test_the_first_line_of_a_new_model_names_its_network(dafuse: Terminal) -> None:
+    assert dafuse("learn", "model", "photos", *QUICK) == 0
+    assert dafuse.err.splitlines() == [
+        "model is a new model: method lift, network small, which looks at images of 32 x 32 pixels"
+    ]
+    assert dafuse("learn", "model", "later", *QUICK) == 0
+    assert not dafuse.err
+
+
+def test_a_folder_that_grows_is_taught_again_and_again(taught: Terminal) -> None:
+    before = files(Path("model"))
+    assert taught("learn", "model", "photos", *QUICK) == 0
+    assert (
+        taught.out == "nothing new: skipped 12 images taught before; the model stays at version 1\n"
+    )
+    assert files(Path("model")) == before
+    for number, file in enumerate(sorted(Path("later/class 2").iterdir())[:3]):
+        file.rename(Path("photos/class 0") / f"more-{number}.png")
+    assert taught("learn", "model", "photos", *QUICK) == 0
+    assert taught.out.splitlines()[:3] == [
+        taught.out.splitlines()[0],
+        "  skipped 12 images taught before",
+        "  class 0: 3 more images, 9 in all",
+    ]
+    assert taught("learn", "model", "photos", "--no-recognise", *QUICK) == 0
+    assert "class 0: 9 more images, 18 in all" in taught.out
+
+
+def test_files_that_are_skipped_are_named(taught: Terminal) -> None:
+    Path("later/class 1/a.heic").write_bytes(b"x")
+    Path("later/class 2/notes.txt").write_bytes(b"x")
+    Path("later/class 3").mkdir()
+    expected = [
+        "skipped later/class 1/a.heic: HEIC needs a plug-in: pip install pillow-heif",
+        "skipped later/class 2/notes.txt: not an image",
+        "skipped class 3: no images in this class folder",
+    ]
+    assert taught("learn", "model", "later", *QUICK) == 0
+    assert taught.err.splitlines() == expected
+    assert taught("evaluate", "model", "later", "--device", "cpu") == 0
+    assert taught.err.splitlines() == expected
 
 
 def test_forget_rename_and_undo_say_what_they_did(taught: Terminal) -> None:
@@ -82,7 +128,7 @@ def test_forget_rename_and_undo_say_what_they_did(taught: Terminal) -> None:
     assert "forgot zero" in taught.out
     assert "version 2 again, with 2 classes" in taught.out
     assert taught("forget", "model", "zero", "--for-good") == 0
-    assert "versions 1, 2 are deleted" in taught.out
+    assert "their records are deleted, and the versions 1, 2" in taught.out
     assert taught("undo", "model") == 2
     assert "nothing to undo" in taught.err
 
@@ -159,20 +205,28 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
     [
         ("learn model nowhere", "no folder nowhere"),
         ("learn model empty", "no class folder in empty, it is empty"),
-        ("learn model hollow", "no images in the class folder 'cat'"),
-        ("learn model broken", "no readable training image: cat"),
-        ("learn model broken", "(skipped broken/cat/1.jpg: not an image that Pillow knows)"),
+        ("learn model hollow", "no image in the class folders of hollow"),
+        (
+            "learn model broken",
+            "none of the images can be read: broken/cat/1.jpg: not an image that Pillow knows",
+        ),
         (
             "learn model half",
             "no test/, val/ or valid/ beside it: add one, or give half/train itself",
         ),
-        ("learn model pair --lr 1e30", "try a smaller lr. What was learned before it is kept."),
+        ("learn model pair --lr 1e30", "lr: only for methods that train, and lift does not"),
         ("evaluate model half", "or give half/train itself"),
         ("learn photos later", "photos is no model and not empty"),
         ("learn model photos --backbone another.tag", "made with the backbone"),
         ("learn model photos --seed 3", "made with the seed 1993"),
-        ("learn model photos --holdout 2", "holdout must be"),
-        ("learn model photos --epochs 0", "epochs must be at least 1"),
+        ("learn other photos --method daf --holdout 2", "holdout must be"),
+        ("learn other photos --method daf --epochs 0", "epochs must be at least 1"),
+        ("learn other photos --method lfit", "; did you mean lift?"),
+        ("learn model photos --epocs 3", "unrecognized arguments: --epocs 3; see dafuse learn"),
+        ("learn model photos --epocs 3", "did you mean --epochs?"),
+        ("lern model photos", "no command is called 'lern'; see dafuse --help; did you mean lea"),
+        ("forget model clas1", "did you mean class 1?"),
+        ("learn model", "the following arguments are required: source; see dafuse learn --help"),
         ("predict nowhere photos", "no model nowhere"),
         ("predict photos photos", "photos is not a dafuse model"),
         ("predict model empty", "no image in empty"),
@@ -197,7 +251,8 @@ def test_bad_input_is_one_line_and_changes_nothing(
     write_folders(Path("pair"), {3: 2, 4: 2})
     before = files(Path("model"))
     assert taught(*arguments.split()) == 2
-    said = [line for line in taught.err.splitlines() if not line.startswith("skipped")]
+    told = ("skipped", "other is a new model")
+    said = [line for line in taught.err.splitlines() if not line.startswith(told)]
     assert len(said) == 1
     assert said[0].startswith("dafuse: ")
     assert expected in said[0]
@@ -208,10 +263,10 @@ def test_bad_input_is_one_line_and_changes_nothing(
 def test_missing_or_other_weights_are_said(
     dafuse: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dafuse.vit.load import load_backbone
+    from dafuse.taught.eyes import open_eye
 
     assert dafuse("learn", "model", "photos", *QUICK) == 0
-    monkeypatch.setattr("dafuse.product.classifier.load_backbone", load_backbone)
+    monkeypatch.setattr("dafuse.product.classifier.open_eye", open_eye)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     head = ModelFolder("model")
     version = head.read(lambda version: version)
@@ -275,5 +330,5 @@ def test_ctrl_c_claims_nothing_where_nobody_looked(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dafuse.product.classifier.Classifier.export", interrupt)
-    assert taught("export", "model", "model.pt2") == 130
+    assert taught("export", "model", "model.onnx") == 130
     assert taught.err.strip() == "dafuse: stopped"

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,9 @@ from torch.nn import functional as F
 
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
-from dafuse.product.calibration import PRIOR_SHARPNESS, with_held_out
 from dafuse.product.classifier import Classifier
-from dafuse.product.version import Calibration
 from dafuse.progress import Progress
+from dafuse.taught.calibration import PRIOR_SHARPNESS, Calibration, with_held_out
 from product_models import create, pictures, taught, write_folders
 
 OLD_MODEL = Path(__file__).parent / "data" / "model-v1"
@@ -139,14 +139,20 @@ def test_evaluation_counts(tmp_path: Path, small_network: None) -> None:
     ]
     assert [(score.name, score.images) for score in evaluation.untaught] == [("class 3", 4)]
     assert len(evaluation.skipped) == 1
-    by_hand = []
+    by_hand, nearest, refused = [], [], []
     for score in evaluation.classes:
         paths = sorted((root / score.name).glob("0*.png"))
-        right = [found.top[0][0] == score.name for found in classifier.predict(paths)]
+        answers = classifier.predict(paths)
+        right = [found.name == score.name for found in answers]
         by_hand += right
+        nearest += [found.top[0][0] == score.name for found in answers]
+        refused += [found.unknown for found in answers]
         assert score.right == sum(right)
     assert evaluation.accuracy == np.mean(by_hand)
-    assert sum(count for *_, count in evaluation.confused) == 10 - sum(by_hand)
+    assert evaluation.accuracy_without_unknown == np.mean(nearest)
+    assert evaluation.unknown == np.mean(refused)
+    assert sum(count for *_, count in evaluation.confused) == 10 - sum(by_hand) - sum(refused)
+    assert [one.right for one in evaluation.answered if one.name != "class 3"] == by_hand
     text = "\n".join(evaluation.lines())
     assert "of 10 images of 2 classes right" in text
     assert "calibration error" in text
@@ -205,5 +211,21 @@ def test_a_model_of_format_1_still_answers_as_it_did() -> None:
     assert not found.unknown
     assert found.familiarity == pytest.approx(expected["familiarity"], abs=1e-3)
     assert dict(found.top) == pytest.approx(expected["probabilities"], abs=1e-3)
-    assert len(classifier.info().history) == 2
+    assert len(classifier.info().steps) == 2
     assert classifier.ledger().bytes < 400_000
+
+
+def test_a_model_of_format_1_learns_on(tmp_path: Path) -> None:
+    """What it writes is of the new format; undo goes back to the old one."""
+    shutil.copytree(OLD_MODEL, tmp_path / "model")
+    classifier = Classifier.open(tmp_path / "model", device="cpu")
+    image = OLD_MODEL.parent / "model-v1-image.png"
+    before = classifier.predict(image, top=3)
+    classifier.learn(*pictures({5: 3}))
+    assert classifier.classes == ["upper A", "upper W", "digit 8", "class 5"]
+    assert json.loads((tmp_path / "model" / "versions" / "0003.json").read_text())["format"] == 2
+    assert [step["version"] for step in classifier.info().steps] == [1, 2, 3]
+    classifier.forget("upper A")
+    classifier.undo()
+    classifier.undo()
+    assert classifier.predict(image, top=3) == before

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from dafuse.errors import DafuseError
+from dafuse.heads.resting import RECORDS
+from dafuse.methods.lifted import lift_of
 from dafuse.product import steps
 from dafuse.product.classifier import Classifier
-from dafuse.product.folder import ModelFolder
+from dafuse.product.folder import KEPT, ModelFolder
 from dafuse.progress import Progress
 from product_models import files, pictures, taught
 
@@ -47,9 +49,6 @@ def test_forget_removes_a_class_and_undo_brings_it_back(classifier: Classifier) 
     forgotten = classifier.forget("class 1")
     assert (forgotten.for_good, forgotten.versions) == (False, [])
     assert classifier.classes == ["class 0", "class 2", "class 3"]
-    kept = before[:, [0, 2, 3]]
-    after = classifier.probabilities(images)
-    assert np.allclose(after, kept / kept.sum(1, keepdims=True), atol=1e-5)
     classifier.learn(*pictures({5: 5, 6: 5}, seed=6))  # and it can learn on
     assert classifier.classes == ["class 0", "class 2", "class 3", "class 5", "class 6"]
     classifier.undo()
@@ -74,40 +73,82 @@ def test_an_accent_may_be_spelt_in_two_ways(classifier: Classifier) -> None:
 
 def test_forgetting_for_good_leaves_nothing_to_undo_to(classifier: Classifier) -> None:
     path = classifier.folder.path
-    gone = classifier.version.classes[2].statistics
+    gone = classifier.version.classes[2].record
     classifier.rename("class 2", "two")  # older versions know it by another name
     forgotten = classifier.forget("two", for_good=True)
-    assert forgotten.versions == [2, 3]
+    assert forgotten.versions == [1, 2, 3]
     assert not [name for name in files(path) if gone in name]
     text = b"".join(data for name, data in files(path).items() if name.endswith(".json"))
     assert b"class 2" not in text
-    assert [version.number for version in classifier.info().history] == [1, 4]
-    classifier.undo()  # before it was known
-    assert classifier.classes == ["class 0", "class 1"]
+    assert b"two" not in text
+    assert [step["version"] for step in classifier.info().steps] == [1, 2, 3, 4]
+    with pytest.raises(DafuseError, match="nothing to undo: the versions"):
+        classifier.undo()  # the lesson that taught class 3 stays in force
+    assert classifier.classes == ["class 0", "class 1", "class 3"]
+
+
+def test_undo_takes_back_one_step_after_a_class_was_forgotten_for_good(
+    classifier: Classifier,
+) -> None:
+    classifier.learn(*pictures({4: 5}, seed=2))
+    classifier.learn(*pictures({5: 5}, seed=3))
+    classifier.forget("class 4", for_good=True)
+    classifier.learn(*pictures({6: 5}, seed=4))
+    classifier.undo()
+    assert classifier.classes == ["class 0", "class 1", "class 2", "class 3", "class 5"]
+
+
+def test_a_class_forgotten_was_never_taught(classifier: Classifier, tmp_path: Path) -> None:
+    """With records of classes, the others are solved as if it had never been there."""
+    without = taught(tmp_path / "other", {0: 6, 1: 6})
+    without.learn(*pictures({3: 6}, seed=5))
+    classifier.undo()
+    classifier.learn(*pictures({2: 6}, seed=9))
+    classifier.learn(*pictures({3: 6}, seed=5))
+    classifier.forget("class 2")
+    records = [[one.record for one in model.version.classes] for model in (classifier, without)]
+    assert records[0] == records[1]
+
+
+def test_old_versions_go_beyond_twenty_and_by_trim(classifier: Classifier) -> None:
+    images, _ = pictures({0: 3}, seed=5)
+    for number in range(KEPT):
+        classifier.rename(classifier.classes[0], f"name {number}")
+    assert classifier.folder.numbers() == list(range(3, KEPT + 3))
+    assert len(classifier.info().steps) == KEPT + 2
+    expected = classifier.probabilities(images)
+    assert len(classifier.trim(2)) == KEPT - 2
+    assert np.array_equal(classifier.probabilities(images), expected)
+    classifier.undo()
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        classifier.undo()
+    with pytest.raises(DafuseError, match="at least 1"):
+        classifier.trim(0)
 
 
 def test_what_was_forgotten_can_still_be_forgotten_for_good(classifier: Classifier) -> None:
-    gone = classifier.version.classes[0].statistics
+    gone = classifier.version.classes[0].record
     classifier.forget("class 0")
     assert classifier.folder.object_file(gone).exists()
     classifier.forget("class 0", for_good=True)
     assert not classifier.folder.object_file(gone).exists()
     assert classifier.classes == ["class 1", "class 2", "class 3"]
-    with pytest.raises(DafuseError, match="nothing to undo"):
+    with pytest.raises(DafuseError, match="nothing to undo"):  # a history before it named the class
         classifier.undo()
+    assert classifier.classes == ["class 1", "class 2", "class 3"]
 
 
 def test_for_good_forgets_all_that_ever_had_the_name_and_are_gone(classifier: Classifier) -> None:
-    gone = classifier.version.classes[0].statistics
+    gone = classifier.version.classes[0].record
     classifier.forget("class 0")
     classifier.learn(*pictures({0: 6}, seed=8))
     classifier.rename("class 1", "one")
     classifier.rename("class 0", "class 1")  # a name that another class had, which is still here
     classifier.forget("class 1", for_good=True)
     assert "one" in classifier.classes
-    assert classifier.folder.object_file(gone).exists()  # that class was called class 0
-    classifier.forget("class 0", for_good=True)
-    assert not classifier.folder.object_file(gone).exists()
+    assert not classifier.folder.object_file(gone).exists()  # older versions went with it
+    with pytest.raises(DafuseError, match="no class is called 'class 0'"):
+        classifier.forget("class 0", for_good=True)
     with pytest.raises(DafuseError, match="nothing to undo"):
         classifier.undo()
 
@@ -185,8 +226,8 @@ def test_info_tells_the_history(classifier: Classifier) -> None:
     assert info.bytes == sum(len(data) for data in files(classifier.folder.path).values())
     text = "\n".join(info.lines())
     for expected in (
-        "learned class 0 (5), class 1 (5)",
-        "class 4 (1), class 0 (+5)",
+        "learned class 0 (6), class 1 (6)",
+        "class 4 (1), class 0 (+6)",
         "renamed class 4 to four",
         "forgot class 1",
         "version 5",
@@ -194,7 +235,7 @@ def test_info_tells_the_history(classifier: Classifier) -> None:
     ):
         assert expected in text
     (line,) = [line for line in info.lines() if line.startswith("class 0 ")]
-    assert line.split()[2] == "10"
+    assert line.split()[2] == "12"
 
 
 def test_the_ledger_accounts_for_every_byte(classifier: Classifier) -> None:
@@ -208,11 +249,8 @@ def test_the_ledger_accounts_for_every_byte(classifier: Classifier) -> None:
     text = "\n".join(ledger.lines())
     assert "notes.txt  14 bytes\n  not part of the model" in text
     assert "not looked into: notes.txt" in text
-    assert "statistics of class 1, from 5 images, kept for undo" in text
-    assert "?" not in text
-    width = 24
-    numbers = width + width * (width + 1) // 2
-    assert f"class 0: {numbers:,} numbers, of 5 images with {5 * 24 * 24 * 3:,} numbers" in text
+    assert "record of class 1, from 6 images, kept for undo" in text
+    assert f"numbers, of 6 images with {6 * 24 * 24 * 3:,} numbers" in text
     assert "one or two images" in text
     assert text.split("for undo: ")[-1].startswith("class 5.")
 
@@ -223,9 +261,30 @@ def test_the_ledger_says_whose_single_images_follow_from_two_versions(tmp_path: 
     classifier.learn(*pictures({1: 1}, seed=3))
     assert "for undo: class 1." in "\n".join(classifier.ledger().proof())
     mean, more = (
-        classifier.folder.arrays(version.classes[1].statistics)["mean"].astype(np.float64)
+        _mean(classifier.folder.arrays(version.classes[1].record))
         for version in classifier.info().history
     )
     (image,), _ = pictures({1: 1}, seed=3)
-    feature = classifier.model.features([image])[0].numpy()
+    weights = lift_of(classifier.eye, "moments", 0, 1993, mean).weights_F
+    feature = classifier.model.features([image])[0] * weights
     assert np.allclose(5 * more - 4 * mean, feature, atol=0.05 * np.abs(feature).max())
+
+
+def _mean(record: dict[str, np.ndarray]) -> np.ndarray:
+    """The mean of a class's features, as its record has it."""
+    step = np.repeat(record["means_step"], RECORDS["means"][1])[: len(record["means"])]
+    return record["means"] * step.astype(np.float64)
+
+
+def test_for_good_leaves_no_name_in_versions_that_undo_can_reach(tmp_path: Path) -> None:
+    """Also where the class was forgotten before, and other steps came since."""
+    model = taught(tmp_path / "model", {0: 4, 1: 4}, {2: 4, 3: 4})
+    model.rename("class 1", "oak")
+    model.forget("oak")
+    model.learn(*pictures({4: 4}, seed=5))
+    model.forget("oak", for_good=True)
+    kept = [path.read_text() for path in (tmp_path / "model" / "versions").iterdir()]
+    assert not any("oak" in text or '"class 1"' in text for text in kept)
+    with pytest.raises(DafuseError, match="nothing to undo"):
+        model.undo()
+    assert model.classes == ["class 0", "class 2", "class 3", "class 4"]

@@ -109,3 +109,14 @@ def test_solution_has_the_precision_of_the_moments() -> None:
 def test_an_indefinite_matrix_is_refused_in_words() -> None:
     with pytest.raises(DafuseError, match="penalty 2 is too small"):
         ridge.solve(-3 * torch.eye(3), torch.ones(1, 3), 2.0)
+
+
+def test_images_left_out_are_scored_as_if_they_had_not_been_there() -> None:
+    feats, targets = problem(12, 5)
+    gram, moments = ridge.statistics(feats, targets)
+    labels = targets.argmax(1)
+    found = ridge.left_out(gram, moments, 0.3, feats, labels)
+    for row in range(12):
+        others = torch.arange(12) != row
+        rows = direct(feats[others], targets[others], 0.3)
+        assert torch.allclose(found[row], rows @ feats[row].double(), atol=1e-8)

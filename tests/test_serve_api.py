@@ -16,11 +16,10 @@ import pytest
 
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.product.classifier import Classifier
-from dafuse.product.model import Prediction
+from dafuse.product.predictor import Prediction
 from dafuse.product.server import uploads
-from dafuse.product.server.access import Access
 from dafuse.product.server.app import create_app
-from dafuse.product.server.limits import Limits
+from dafuse.product.server.security import Access, Limits
 from product_models import pictures, taught
 from served import BEARER, TOKEN, client, files, grey, png, said, wait_for
 
@@ -113,6 +112,7 @@ def test_health_classes_and_metrics(asked: httpx.Client) -> None:
     assert asked.get("/healthz").json()["status"] == "ok"
     knows = asked.get("/classes").json()
     assert len(knows["classes"]) == 256
+    assert knows["records"] is None  # it does not say how many images
     assert knows["teaching"] is False
     assert knows["limits"] == {"body_bytes": 2**19, "files": 4, "pixels": 10_000}
     asked.post("/predict", files=files(grey(1), grey(2)))
@@ -133,20 +133,28 @@ def test_the_description_is_whole_and_needs_no_network(asked: httpx.Client) -> N
     assert {path: sorted(methods) for path, methods in described["paths"].items()} == {
         "/predict": ["post"],
         "/classes": ["get"],
+        "/classes/{name}": ["delete"],
         "/classes/{name}/images": ["delete", "post"],
+        "/classes/{name}/rename": ["post"],
+        "/export": ["get"],
+        "/history": ["get"],
         "/learn": ["get", "post"],
         "/undo": ["post"],
         "/healthz": ["get"],
         "/metrics": ["get"],
     }
     assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert "HTTPValidationError" not in str(described["paths"])  # each refusal is one sentence
     for path in ("/", "/docs"):
         page = asked.get(path)
         assert page.status_code == 200
         assert "script-src 'self'" in page.headers["content-security-policy"]
         for link in re.findall(r'(?:src|href)="([^"]+)"', page.text):
             assert asked.get(link).status_code == 200, link
-    assert "POST /classes/{name}/images" in asked.get("/docs").text
+    docs = asked.get("/docs").text
+    assert "POST /classes/{name}/images" in docs
+    assert "&#x27;http://127.0.0.1:8000/classes/cat/rename?to=TO&#x27;" in docs
+    assert "-OJ http://127.0.0.1:8000/export" in docs
 
 
 def secured(described: dict[str, Any]) -> dict[str, Any]:
@@ -159,9 +167,10 @@ def secured(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_description_says_what_needs_the_token(greys: Greys) -> None:
-    teaching = ("post /learn", "get /learn", "post /undo")
+    teaching = ("post /learn", "get /learn", "post /undo", "get /export")
+    teaching += ("delete /classes/{name}", "post /classes/{name}/rename")
     teaching += tuple(f"{method} /classes/{{name}}/images" for method in ("post", "delete"))
-    asking = ("post /predict", "get /classes", "get /metrics")
+    asking = ("post /predict", "get /classes", "get /history", "get /metrics")
     token = [{"token": []}]
     with client(create_app(greys, Access(TOKEN))) as served:
         found = secured(served.get("/openapi.json").json())

@@ -1,102 +1,17 @@
 """The page in a real Chromium: asking, teaching, undoing, by mouse and by keyboard alone."""
 
 import base64
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-from dafuse.data.glyphs import glyphs
+import served_page
 from dafuse.product.classifier import Classifier
-from dafuse.product.server.access import Access
-from dafuse.product.server.app import create_app
-from dafuse.product.server.limits import Limits
 from dafuse.progress import Progress
-from product_models import create
-from served import TOKEN, png, serving
+from product_models import QUICK, create
+from served import TOKEN
+from served_page import IN_A_BROWSER, classes_known, opened, playwright
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here"),
-    pytest.mark.xdist_group("browser"),
-]
-PATIENCE = 60_000  # milliseconds; a busy machine is not a failure
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Drawn characters as files, by class."""
-    folder = tmp_path_factory.mktemp("pictures")
-    drawn = glyphs(train_per_class=6, test_per_class=0).train
-    found: dict[str, list[Path]] = {}
-    for label, name in ((0, "A"), (23, "X"), (14, "O"), (37, "l")):
-        for number, pixels in enumerate(np.asarray(drawn.items)[drawn.labels == label]):
-            path = folder / f"{name}{number}.png"
-            path.write_bytes(png(pixels))
-            found.setdefault(name, []).append(path)
-    return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox"],  # which needs rights that a container does not give
-        )
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
-    """On the embedded backbone; it knows A and X."""
-    classifier = create(tmp_path / "model")
-    classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
-    return classifier
-
-
-@contextmanager
-def opened(
-    browser: "playwright.Browser",
-    model: Classifier,
-    fragment: str = "",
-    everywhere: bool = False,
-    teachable: bool = True,
-) -> Iterator["playwright.Page"]:
-    """The page of this model. Afterwards: nothing went wrong in it, and nothing left localhost."""
-    limits = Limits(files=4, queue=8)  # so that six pictures take two requests
-    access = Access(TOKEN, everywhere)
-    app = create_app(model, access, limits, model if teachable else None)
-    wrong: list[str] = []
-    asked: list[str] = []
-    with serving(app) as address:
-        context = browser.new_context(viewport={"width": 360, "height": 780})
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        playwright.expect.set_options(timeout=PATIENCE)
-        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        # Choosers are caught while somebody listens. A listener that comes with each press of a
-        # key comes too late now and then.
-        page.on("filechooser", lambda chooser: None)
-        page.goto(address + "/" + fragment)
-        try:
-            yield page
-        finally:
-            context.close()
-    allowed = ("401", "409", "413", "422")  # refusals, which Chromium notes on the console
-    assert not [line for line in wrong if not any(status in line for status in allowed)]
-    assert not [url for url in asked if not url.startswith((address, f"blob:{address}"))]
-
-
-def classes_known(page: "playwright.Page") -> "playwright.Locator":
-    return page.get_by_role("region", name="What it knows").get_by_role("listitem")
+browser, model, pictures = served_page.browser, served_page.model, served_page.pictures
+pytestmark = IN_A_BROWSER
 
 
 def test_it_answers_with_bars(
@@ -106,18 +21,22 @@ def test_it_answers_with_bars(
     expected = model.predict(pictures["A"][0], top=2)[0]
     with opened(browser, model, teachable=False) as page:
         expect(classes_known(page)).to_have_text(["A", "X"])
+        expect(page.get_by_role("heading", name="model", exact=True)).to_be_visible()
+        assert page.title() == "model · dafuse"
         expect(page.get_by_role("heading", name="Teach it")).to_be_hidden()
-        page.get_by_label("Choose a picture").set_input_files(pictures["A"][0])
+        for change in ("Rename A", "Forget A", "Download as .onnx"):
+            expect(page.get_by_role("button", name=change)).to_be_hidden()
+        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
         answer = page.locator(".answer")
         expect(answer.get_by_role("heading")).to_have_text(expected.name)
         bars = answer.get_by_role("listitem")
         expect(bars).to_contain_text([name for name, _ in expected.top])
         expect(bars.first).to_contain_text(f"{100 * expected.top[0][1]:.1f} %")
         assert answer.locator("img").evaluate("image => image.naturalWidth") == 64
-        page.get_by_label("Choose a picture").set_input_files(pictures["X"])  # six: two requests
+        page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two requests
         expect(answer).to_have_count(7)
         expect(page.locator("#ask-status")).to_have_text("6 pictures answered.")
-        page.get_by_label("Choose a picture").set_input_files(
+        page.get_by_label("Choose pictures").set_input_files(
             {"name": "notes.txt", "mimeType": "image/png", "buffer": b"no picture"}
         )
         expect(page.locator("#ask-status")).to_have_text("notes.txt is not an image.")
@@ -129,8 +48,8 @@ def test_a_picture_unlike_all_is_unknown(
     browser: "playwright.Browser", model: Classifier, pictures: dict[str, list[Path]]
 ) -> None:
     with opened(browser, model) as page:
-        object.__setattr__(model.model, "threshold", 1e9)  # nothing is familiar any more
-        page.get_by_label("Choose a picture").set_input_files(pictures["A"][0])
+        object.__setattr__(model.model.head, "threshold", 1e9)  # nothing is familiar any more
+        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
         answer = page.locator(".answer")
         playwright.expect(answer.get_by_role("heading")).to_have_text("unknown")
         playwright.expect(answer).to_contain_text("Unlike every class")
@@ -217,37 +136,31 @@ def test_it_is_taught_and_tried_and_undone(
             row = page.locator(".staged", has_text=f"{name} 6 pictures")
             expect(row.locator("img")).to_have_count(6)
         expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
-        expect(page.get_by_role("checkbox", name="Pictures may be mirrored")).to_be_checked()
+        mirrored = page.get_by_role("checkbox", name="Pictures may be mirrored")
+        expect(mirrored).to_be_hidden()  # for methods that train
         page.get_by_role("button", name="Learn").click()
-        expect(page.get_by_role("progressbar")).to_be_visible()
         status = page.locator("#teach-status")
-        expect(status).to_contain_text("Learned O, l;")
-        expect(status).to_contain_text("of 2 held-out pictures right; old classes")
-        expect(status).to_contain_text("% (estimated). Try it now.")
+        expect(status).to_contain_text("Learned O, l in ")
+        expect(status).to_contain_text(" s. Try it now.")
         expect(page.get_by_role("progressbar")).to_be_hidden()
         expect(page.locator(".staged")).to_have_count(0)
-        assert model.version.step["classes"][0]["name"] == "O"
-        found = model.version.step["classes"][0]["found"]
         notes = page.locator("#notes").get_by_role("listitem")
-        expect(notes.nth(0)).to_contain_text("O (5 images, 1 kept back to test): ")
-        expect(notes.nth(0)).to_contain_text(f": {found} of 5 recognised when left out in turn; a ")
-        expect(notes.nth(0)).to_contain_text("rough guess for new ones is")
-        expect(notes.nth(1)).to_contain_text("l (5 images, 1 kept back to test):")
-        expect(notes.nth(2)).to_have_text(
-            "Classes of few pictures are unsure: teach more when you can."
-        )
+        expect(notes.nth(0)).to_contain_text("of 12 images right, each left out in turn.")
+        expect(notes.nth(1)).to_contain_text("Few images: fewer than 10 make a class unsure")
+        assert model.version.step["classes"][0]["name"] == "O"
+        right = model.version.step["classes"][0]["right"]
+        expect(notes.nth(2)).to_have_text(f"O (6 images): {right} of 6 recognised.")
         expect(classes_known(page)).to_have_text(["A", "X", "O", "l"])
 
         expected = model.predict(pictures["O"][0], top=4)[0]
-        page.get_by_label("Choose a picture").set_input_files(pictures["O"][0])
+        page.get_by_label("Choose pictures").set_input_files(pictures["O"][0])
         expect(page.locator(".answer").get_by_role("listitem")).to_contain_text(
             [name for name, _ in expected.top]
         )
-        assert model.version.step["flip"] is True
         page.reload()  # the token is kept: undo does not ask for it
         page.get_by_role("button", name="Undo last step").click()
         dialog = page.get_by_role("dialog", name="Take back the last step?")
-        expect(dialog).to_contain_text("learned O (5), l (5)")
+        expect(dialog).to_contain_text("learned O (6), l (6)")
         dialog.get_by_role("button", name="Keep it").click()
         expect(classes_known(page)).to_have_count(4)
         page.get_by_role("button", name="Undo last step").click()
@@ -311,7 +224,7 @@ def test_everything_can_be_done_by_keyboard(
     browser: "playwright.Browser", tmp_path: Path, pictures: dict[str, list[Path]]
 ) -> None:
     expect = playwright.expect
-    model = create(tmp_path / "new")
+    model = create(tmp_path / "new", **QUICK)  # a method that trains: it has one more choice
     with opened(browser, model, f"#token={TOKEN}") as page:
         expect(page.locator("#ask-status")).to_have_text("It knows nothing yet: teach it first.")
         assert "token" not in page.url
@@ -359,7 +272,7 @@ def test_everything_can_be_done_by_keyboard(
         page.keyboard.press("Enter")
         expect(page.locator("#teach-status")).to_contain_text("Learned A, X")
         expect(classes_known(page)).to_have_text(["A", "X"])
-        choose(page.get_by_label("Choose a picture"), pictures["A"][:1])
+        choose(page.get_by_label("Choose pictures"), pictures["A"][:1])
         expect(page.locator(".answer")).to_have_count(1)
         expect(mirrored).not_to_be_checked()
         page.reload()

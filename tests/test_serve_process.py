@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
 from dafuse.commands.serve import _listen
 from product_models import create, pictures
-from served import files, png, wait_for
+from served import BEARER, TOKEN, files, learned, lesson, png, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# all that dafuse[serve] does not bring
+BEYOND_SERVE = sorted(set(HEAVY) - {"onnx", "rich"})
+
+
 @contextmanager
 def process(
     *arguments: str | Path, bare: bool = False, **environment: str
 ) -> Iterator[subprocess.Popen[str]]:
     """``bare``: where torch, among others, cannot be imported."""
-    dafuse = dafuse_without(*HEAVY) if bare else [sys.executable, "-m", "dafuse"]
+    dafuse = dafuse_without(*BEYOND_SERVE) if bare else [sys.executable, "-m", "dafuse"]
     run = subprocess.Popen(
         [*dafuse, "serve", "--port", "0", "--device", "cpu", *map(str, arguments)],
         env=clean_environment(**environment),
@@ -90,7 +95,7 @@ def test_it_starts_answers_and_stops(model: Path) -> None:
 
 def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: Path) -> None:
     images, names = pictures({0: 8, 1: 8})
-    with process(tmp_path / "new", "--allow-learn") as run:
+    with process(tmp_path / "new", "--allow-learn", "--method", "daf") as run:  # it takes its time
         url = address(run)
         assert run.stdout is not None
         found = re.search(r"#token=(\S+)", run.stdout.readline())
@@ -127,18 +132,74 @@ def test_the_token_can_come_from_the_environment(model: Path) -> None:
 def test_an_exported_file_is_served_without_torch(model: Path, tmp_path: Path) -> None:
     images, _ = pictures({0: 1, 1: 1}, seed=3)
     sent = files(*map(png, images))
-    main(["export", str(model), str(tmp_path / "model.onnx")])
+    main(["export", str(model), str(tmp_path / "pets.onnx")])
     found = []
-    for served, bare in ((model, False), (tmp_path / "model.onnx", True)):
+    for served, bare in ((model, False), (tmp_path / "pets.onnx", True)):
         with process(served, bare=bare) as run:
             url = address(run)
             found.append(httpx.post(f"{url}/predict", files=sent).json()["predictions"])
             known = httpx.get(f"{url}/classes").json()
             assert (len(known["classes"]), known["teaching"]) == (2, False)
+            assert known["model"] == served.name
             stopped(run)
     for own, exported in zip(*found, strict=True):
         assert exported["name"] == own["name"]
         assert exported["probability"] == pytest.approx(own["probability"], abs=1e-3)
+
+
+def test_a_model_is_taught_and_asked_without_torch(tmp_path: Path) -> None:
+    new, _ = pictures({0: 1, 1: 1, 2: 1}, seed=3)
+    with (
+        process(tmp_path / "new", "--allow-learn", bare=True, DAFUSE_TOKEN=TOKEN) as run,
+        httpx.Client(base_url=address(run), headers=BEARER) as asked,
+    ):
+
+        def answers() -> list[str]:
+            found = asked.post("/predict", files=files(*map(png, new))).json()["predictions"]
+            return [one["top"][0]["name"] for one in found]
+
+        assert learned(asked, lesson({0: 8, 1: 8}))["state"] == "done"
+        assert answers()[:2] == ["class 0", "class 1"]
+        assert learned(asked, lesson({2: 8}, seed=1))["state"] == "done"
+        assert answers() == ["class 0", "class 1", "class 2"]
+        assert asked.delete("/classes/class 1").json()["classes"] == ["class 0", "class 2"]
+        exported = asked.get("/export", timeout=60)
+        assert exported.status_code == 200
+        assert stopped(run) == "stopped\n"
+    (tmp_path / "new.onnx").write_bytes(exported.content)
+    with process(tmp_path / "new.onnx", bare=True) as run:
+        assert httpx.get(f"{address(run)}/classes").json()["classes"] == ["class 0", "class 2"]
+
+
+@pytest.mark.parametrize(
+    ("learn", "given"), [(False, {}), (True, {}), (True, {"DAFUSE_TOKEN": "a+b&c=%20#d"})]
+)
+def test_the_browser_is_opened_with_the_token_in_the_fragment(
+    model: Path, tmp_path: Path, learn: bool, given: dict[str, str]
+) -> None:
+    browser = tmp_path / "browser"  # which writes down what it is given
+    browser.write_text('#!/bin/sh\ncd "${0%/*}"\necho "$1" > part\nmv part url\n')
+    browser.chmod(0o755)
+    arguments = [model, "--open", *(["--allow-learn"] if learn else [])]
+    with process(*arguments, BROWSER=f"{browser} %s", **given) as run:
+        url = address(run)
+        wait_for((tmp_path / "url").exists)
+        opened, _, fragment = (tmp_path / "url").read_text().strip().partition("#")
+        assert opened == f"{url}/"
+        assert bool(fragment) == learn
+        if learn:
+            token = parse_qs(fragment)["token"][0]  # as the page reads it
+            headers = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"{url}/learn", headers=headers).status_code == 200
+        stopped(run)
+
+
+def test_where_there_is_no_browser_it_says_so(model: Path, tmp_path: Path) -> None:
+    with process(model, "--open", BROWSER=str(tmp_path / "nothing %s"), PATH="", DISPLAY="") as run:
+        url = address(run)
+        assert run.stdout is not None
+        assert run.stdout.readline() == f"no browser could be opened here: open {url} yourself\n"
+        stopped(run)
 
 
 def test_small_answers_are_not_held_back() -> None:
@@ -182,7 +243,7 @@ def test_bad_input_is_one_clear_line(
         port = taken.getsockname()[1]
         filled = [one.format(model=model, taken=port) for one in arguments]
         with pytest.raises(SystemExit) as stop:
-            main(["serve", *filled])
+            main(["serve", "--port", "0", *filled])
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line

@@ -18,14 +18,13 @@ import pytest
 from PIL import Image
 
 from dafuse.product.classifier import Classifier
-from dafuse.product.server.access import Access
 from dafuse.product.server.app import create_app
-from dafuse.product.server.limits import Limits
-from dafuse.product.server.staging import KEPT_PIXELS, Staging
-from dafuse.product.server.timing import LessonProgress
-from dafuse.product.server.uploads import Upload
+from dafuse.product.server.lessons import LessonProgress
+from dafuse.product.server.security import Access, Limits
+from dafuse.product.server.uploads import KEPT_PIXELS, Staging, Upload
 from dafuse.progress import Progress
-from product_models import create, taught
+from dafuse.taught.table import METHODS, find_taught
+from product_models import QUICK, create, taught
 from served import (
     BEARER,
     TOKEN,
@@ -54,16 +53,17 @@ def test_learn_by_the_api_then_predict_then_undo(tmp_path: Path) -> None:
         assert (job["state"], job["error"], job["progress"]) == ("done", None, 1)
         assert job["pictures"] == {"class 2": 6, "class 3": 6}
         assert [one["name"] for one in job["report"]["classes"]] == ["class 2", "class 3"]
-        assert job["report"]["old_before"] is not None
-        assert any("held-out" in line for line in job["report"]["lines"])
+        assert job["report"]["tested"] == 12
+        assert any("left out in turn" in line for line in job["report"]["lines"])
         knows = served.get("/classes").json()
         assert knows["classes"] == [f"class {i}" for i in range(4)]
         assert knows["staged"] == {}
-        assert "learned class 2 (5), class 3 (5)" in knows["last_step"]
+        assert [one["images"] for one in knows["records"]] == [6, 6, 6, 6]
+        assert knows["last_step"]["what"].startswith("learned class 2 (6), class 3 (6)")
         top = served.post("/predict?top=9", files=files(new["class 2"][0])).json()
         assert len(top["predictions"][0]["top"]) == 4
         undone = served.post("/undo", headers=BEARER)
-        assert "learned class 2" in undone.json()["undone"]
+        assert undone.json()["undone"] == knows["last_step"]
         assert undone.json()["classes"] == ["class 0", "class 1"]
         refused = served.post("/undo", headers=BEARER)
         assert refused.status_code == 409
@@ -72,7 +72,7 @@ def test_learn_by_the_api_then_predict_then_undo(tmp_path: Path) -> None:
 
 
 def test_a_lesson_may_do_without_mirrored_pictures(tmp_path: Path) -> None:
-    classifier = create(tmp_path / "model")
+    classifier = create(tmp_path / "model", **QUICK)
     with teachable(classifier) as served:
         learned(served, lesson({0: 3, 1: 3}))
         assert classifier.version.step["flip"] is True
@@ -93,6 +93,35 @@ def test_a_lesson_may_do_without_mirrored_pictures(tmp_path: Path) -> None:
         assert "letters" in served.get("/docs").text
 
 
+def test_flip_is_refused_where_the_method_does_not_train(tmp_path: Path) -> None:
+    with teachable(create(tmp_path / "model")) as served:
+        assert served.get("/classes").json()["flip"] is None
+        sent = lesson({0: 3, 1: 3})
+        for name, contents in sent.items():
+            served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
+        for flip in ("true", "false"):
+            refused = served.post(f"/learn?flip={flip}", headers=BEARER)
+            assert refused.status_code == 422
+            assert "methods that train" in said(refused)
+        assert served.get("/classes").json()["staged"] == {"class 0": 3, "class 1": 3}
+        assert learned(served, {})["state"] == "done"  # what waited is not lost
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_lesson_of_any_method(tmp_path: Path, method: str) -> None:
+    settings = QUICK if method == "daf" else {"method": method}
+    with teachable(create(tmp_path / "model", **settings)) as served:
+        assert learned(served, lesson({0: 6, 1: 6}))["state"] == "done"
+        job = learned(served, lesson({1: 3, 2: 6}, seed=1))
+        assert job["state"] == "done"
+        assert [one["new"] for one in job["report"]["classes"]] == [False, True]
+        knows = served.get("/classes").json()
+        assert knows["classes"] == ["class 0", "class 1", "class 2"]
+        assert (knows["flip"] is not None) == find_taught(method).trains
+        asked = served.post("/predict?top=9", files=files(grey(1))).json()
+        assert len(asked["predictions"][0]["top"]) == 3
+
+
 def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
     classifier = taught(tmp_path / "model", {0: 6, 1: 6})
     other = Classifier.open(tmp_path / "model", device="cpu")
@@ -103,7 +132,7 @@ def test_undo_waits_for_nobody_and_tells_what_it_undid(tmp_path: Path) -> None:
         assert "another process is changing the model" in said(refused)
         other.rename("class 0", "zero")
         undone = served.post("/undo", headers=BEARER).json()
-    assert "renamed class 0 to zero" in undone["undone"]
+    assert undone["undone"]["what"] == "renamed class 0 to zero"
     assert undone["classes"] == ["class 0", "class 1"]
 
 
@@ -117,7 +146,7 @@ def test_undo_of_a_version_undoes_no_other(tmp_path: Path) -> None:
 
     with teachable(classifier) as served:
         shown = served.get("/classes").json()
-        assert "renamed class 0 to zero" in shown["last_step"]
+        assert shown["last_step"]["what"] == "renamed class 0 to zero"
         other.undo()
         other.rename("class 1", "one")  # it has the number of the step that was shown
         refused = undo(shown["version"])
@@ -127,9 +156,9 @@ def test_undo_of_a_version_undoes_no_other(tmp_path: Path) -> None:
         assert served.get("/classes").json()["classes"] == ["class 0", "one"]
         other.rename("one", "1")
         assert undo("2").status_code == 409  # by number, as a script has it
-        assert "renamed one to 1" in undo("3").json()["undone"]
+        assert undo("3").json()["undone"]["what"] == "renamed one to 1"
         now = served.get("/classes").json()["version"]
-        assert "renamed class 1 to one" in undo(now).json()["undone"]
+        assert undo(now).json()["undone"]["what"] == "renamed class 1 to one"
         assert "nothing to undo" in said(undo("1"))
     assert Classifier.open(tmp_path / "model").classes == ["class 0", "class 1"]
 
@@ -174,7 +203,7 @@ def test_a_lesson_that_waits_for_another_process_says_so(tmp_path: Path) -> None
 def test_a_server_that_ends_breaks_off_a_lesson_that_waits(tmp_path: Path) -> None:
     classifier = taught(tmp_path / "model", {0: 5, 1: 5})
     other = Classifier.open(tmp_path / "model", device="cpu")
-    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    app = create_app(classifier, Access(TOKEN), Limits(), learn=True)
     with other.folder.changing(Progress()):
         with client(app) as served:
             for name, contents in lesson({2: 5, 3: 5}).items():
@@ -185,21 +214,25 @@ def test_a_server_that_ends_breaks_off_a_lesson_that_waits(tmp_path: Path) -> No
         assert job.state == "running"  # it cannot be woken, but the server did not wait for it
     wait_for(lambda: app.state.service.lessons.stop(0))
     assert "stopped" in job.error
-    assert job.progress.phase == "decode images"  # it did not begin
+    assert job.progress.phase == ""  # it did not begin
 
 
 def test_time_spent_waiting_is_no_measure_of_the_time_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = iter([0.0, 10.0, 1010.0, 1020.0])
+    clock = iter([0.0, 1000.0, 1010.0, 1030.0])
     time = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr("dafuse.product.server.timing.time", time)
-    progress = LessonProgress(trains=False)  # at 0
-    progress.waits("for another")  # from 10
-    progress.goes_on()  # to 1010
-    progress.reached("statistics", 0.5)
-    assert progress.fraction == pytest.approx(0.3)
-    assert progress.seconds_left == pytest.approx(20 * 0.7 / 0.3)  # at 1020
+    monkeypatch.setattr("dafuse.product.server.lessons.time", time)
+    progress = LessonProgress()  # at 0
+    progress.waits("for another")
+    progress.goes_on()
+    with progress.bar("features", 4) as bar:  # at 1000
+        bar.advance()
+        assert progress.fraction == pytest.approx(0.25)
+        assert progress.seconds_left == pytest.approx(10 * 0.75 / 0.25)  # at 1010
+        bar.advance(9)
+        assert progress.fraction == 1
+        assert progress.seconds_left == 0
 
 
 def test_it_can_start_with_nothing(tmp_path: Path) -> None:
@@ -212,11 +245,10 @@ def test_it_can_start_with_nothing(tmp_path: Path) -> None:
         assert learned(served, lesson({0: 5, 1: 5}))["state"] == "done"
         assert served.post("/predict", files=files(grey(1))).status_code == 200
         report = learned(served, lesson({2: 1, 3: 12}))["report"]
-        one, many = report["classes"]
-        assert "class 2 (1 image): one image cannot be tested" in one["how_sure"]
-        assert f"    {one['how_sure']}" in report["lines"]
-        assert many["how_sure"] is None
-        assert learned(served, lesson({4: 1}))["report"]["held_out_accuracy"] is None  # one image
+        assert [one["images"] for one in report["classes"]] == [1, 12]
+        assert any("class 2 (1 image)" in line for line in report["lines"])  # few to be sure
+        assert not any("class 3 (12 images)" in line for line in report["lines"])
+        assert learned(served, lesson({4: 1}))["state"] == "done"
         assert len(served.get("/classes").json()["classes"]) == 5
 
 
@@ -237,6 +269,9 @@ def test_teaching_needs_the_token_and_to_be_allowed(
         ("POST", "/learn"),
         ("GET", "/learn"),
         ("POST", "/undo"),
+        ("DELETE", "/classes/a"),
+        ("POST", "/classes/a/rename?to=b"),
+        ("GET", "/export"),
     ]
     classifier = taught(tmp_path / "model", {0: 5, 1: 5})
     with client(create_app(classifier, Access(TOKEN))) as served:
@@ -353,9 +388,17 @@ def test_predicting_goes_on_while_it_learns_and_one_lesson_at_a_time(
             )
         )
         assert (job["state"], job["phase"]) == ("running", "train")
-        assert 0.2 < job["progress"] < 0.3
-        assert job["seconds_left"] > job["seconds"] > 0
-        for method, path in (("POST", "/learn"), ("POST", "/undo")):
+        assert job["progress"] == 0.25
+        assert job["seconds_left"] > 0
+        assert job["seconds"] > 0
+        steps = (
+            ("POST", "/learn"),
+            ("POST", "/undo"),
+            ("DELETE", "/classes/class 0"),
+            ("POST", "/classes/class 0/rename?to=zero"),
+            ("GET", "/export"),
+        )
+        for method, path in steps:
             refused = served.request(method, path, headers=BEARER)
             assert refused.status_code == 409
             assert "is being learned" in said(refused)
@@ -394,7 +437,7 @@ def test_a_server_that_ends_breaks_off_its_lesson(
     classifier = taught(tmp_path / "model", {0: 5, 1: 5})
     before = (tmp_path / "model" / "model.json").read_bytes()
     held = Held(classifier, monkeypatch)
-    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    app = create_app(classifier, Access(TOKEN), Limits(), learn=True)
     with client(app) as served:
         for name, contents in lesson({2: 5, 3: 5}).items():
             served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)
@@ -424,7 +467,7 @@ def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
         publish(version)
 
     monkeypatch.setattr(classifier.folder, "publish", held)
-    app = create_app(classifier, Access(TOKEN), Limits(), classifier)
+    app = create_app(classifier, Access(TOKEN), Limits(), learn=True)
     with client(app) as served:
         for name, contents in lesson({2: 5, 3: 5}).items():
             served.post(f"/classes/{name}/images", files=files(*contents), headers=BEARER)

@@ -375,8 +375,8 @@ def test_open_by_name_and_by_path(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_options(tmp_path: Path) -> None:
-    says(error_of(open_dataset, "imagenet_r2"), "'imagenet-r'", "did you mean", "glyphs, folder")
-    says(error_of(open_dataset, "CIFAR-100"), "did you mean 'cifar100'")
+    says(error_of(open_dataset, "imagenet_r2"), "did you mean imagenet-r?", "glyphs, folder")
+    says(error_of(open_dataset, "CIFAR-100"), "did you mean cifar100?")
     says(error_of(open_dataset, str(tmp_path / "gone")), "no data set", "path to a folder")
     says(error_of(open_dataset, "glyphs", colour="red"), "'colour'", "train_per_class")
     says(error_of(open_dataset, "folder"), "root")

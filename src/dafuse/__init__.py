@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`from dafuse import Classifier` imports torch; `import dafuse` does not."""
+    """`from dafuse import Classifier` imports numpy and Pillow; `import dafuse` nothing."""
     if name == "Classifier":
         from dafuse.product.classifier import Classifier
 

@@ -5,20 +5,23 @@ import sys
 from importlib import import_module
 
 from dafuse import __version__
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 
 COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "learn": ("learn", "teach a model the classes of a folder; makes the model if need be"),
     "predict": ("predict", "what images show: class names and probabilities"),
-    "evaluate": ("evaluate", "how well a model does on a folder of images"),
+    "evaluate": ("evaluate", "how well a model does on images of known classes"),
     "serve": ("serve", "a page in the browser and an API, to ask a model and to teach it"),
     "info": ("info", "a model's classes, sizes and history"),
     "ledger": ("ledger", "everything a model keeps about its images, in words and bytes"),
     "forget": ("forget", "remove classes from a model"),
     "rename": ("rename", "give a class of a model another name"),
     "undo": ("undo", "take back the last step of a model"),
-    "export": ("export", "a model as one file that predicts without torch: .onnx, or .pt2"),
-    "demo": ("demo", "DAF and two baselines on drawn characters: no download, 3 minutes"),
+    "trim": ("trim", "delete old versions of a model"),
+    "merge": ("merge", "add up models that were taught apart"),
+    "export": ("export", "a model as one .onnx file that predicts elsewhere"),
+    "demo": ("demo", "teach, teach again, merge, evaluate, on drawn pictures: under a minute"),
+    "demo-research": ("demo_research", "DAF beside baselines on drawn characters: 3 minutes"),
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
     "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),
     "report": ("report", "tables and a page over finished (or unfinished) runs"),
@@ -26,7 +29,16 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "list": ("listing", "what there is: methods, data, backbones, recipes, experiments"),
     "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
 }
-GO_ON = ("demo", "run", "experiment")  # started again after Ctrl-C
+# BLAS threads wait for each other in a loop: beside two busy programs a lesson took 4 to 8 s with
+# two of them and 3.5 s with one; alone it takes 1.7 s with two and 1.9 s with one.
+ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget")
+EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
+    "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib",
+    "serve": "fastapi uvicorn multipart python_multipart starlette pydantic",
+    "sklearn": "sklearn scipy",
+    "tables": "pyarrow",
+}
+GO_ON = ("demo-research", "run", "experiment")  # started again after Ctrl-C
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,9 +50,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"dafuse {__version__}")
         return
     command, *rest = arguments
+    if command in ONE_BLAS_THREAD:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
     try:
         if command not in COMMANDS:
-            raise DafuseError(f"no command is called {command!r}; see dafuse --help")
+            hint = did_you_mean(command, COMMANDS)
+            raise DafuseError(f"no command is called {command!r}; see dafuse --help{hint}")
         import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
     except DafuseError as error:
         print(f"dafuse: {error}", file=sys.stderr)
@@ -49,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "dafuse"):
             raise
-        print(f"dafuse: {command} needs {missing}, which is not installed", file=sys.stderr)
+        print(f"dafuse: {command} needs {missing}: {how_to_install(missing)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # whoever read what is printed has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,12 +78,18 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
 
 
+def how_to_install(module: str) -> str:
+    """The command that brings a module which an extra of dafuse has."""
+    extra = next((extra for extra, names in EXTRAS.items() if module in names.split()), "")
+    return f"pip install 'dafuse[{extra}]'" if extra else f"pip install {module}"
+
+
 def usage() -> str:
-    lines = [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    lines = [f"  {name:14} {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
         [
             "dafuse: an image classifier that keeps learning new classes, keeps no old images,",
-            "and stays one model of constant size.",
+            "and stays one small model.",
             "",
             "usage: dafuse COMMAND [options]      dafuse COMMAND --help",
             "",

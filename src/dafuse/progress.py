@@ -1,10 +1,13 @@
-"""How long work says how far it is: labelled bars, silent by default."""
+"""How long work says how far it is: labelled bars, silent by default, or lines now and then."""
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 Batch = tuple[Any, Any]  # images and labels
+EVERY = 5.0  # seconds between lines, where there is no terminal to draw bars on
 
 
 class Bar:
@@ -25,7 +28,7 @@ class Bar:
 
 
 class Progress:
-    """Makes bars. This one is silent; `dafuse.engine.display` draws them."""
+    """Makes bars. This one is silent; `dafuse.engine.display` draws them on a terminal."""
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
@@ -40,3 +43,63 @@ class Progress:
 
     def goes_on(self) -> None:
         """Nothing is waited for any more, if anything was."""
+
+
+class LineBar(Bar):
+    """Says now and then, in a line, how far it is."""
+
+    def __init__(self, label: str, total: int, shown: "LineProgress") -> None:
+        super().__init__(total)
+        self._label, self._shown, self._began = label, shown, shown.clock()
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        super().advance(steps, note)
+        if self._shown.is_time():
+            self._shown.say(self._line(note))
+
+    def _line(self, note: str) -> str:
+        line = f"{self._label}: {self.done:,}"
+        if self.total:
+            passed = self._shown.clock() - self._began
+            left = passed * (self.total - self.done) / max(1, self.done)
+            line += f" of {self.total:,} ({self.done / self.total:.0%}), {_duration(left)} left"
+        return f"{line}, {note}" if note else line
+
+
+class LineProgress(Progress):
+    """A line every few seconds, for logs. Work that ends sooner says nothing."""
+
+    def __init__(
+        self,
+        write: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = EVERY,
+    ) -> None:
+        self.clock, self._write, self._every = clock, write or _to_stderr, every
+        self._last = clock()  # when a line was said, whichever bar it was of
+
+    @contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Bar]:
+        yield LineBar(label, total, self)
+
+    def is_time(self) -> bool:
+        """Whether the last line is long ago; if so, now is the time of the last one."""
+        now = self.clock()
+        if now - self._last < self._every:
+            return False
+        self._last = now
+        return True
+
+    def say(self, line: str) -> None:
+        self._write(line)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -107,10 +107,10 @@ def _demo() -> list[Row]:
 
     def demo() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "dafuse", "demo", "--out", folder]
+            command = [sys.executable, "-m", "dafuse", "demo-research", "--out", folder]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise DafuseError(f"the demo failed: {done.stderr.strip()[-200:]}")
 
     took = Measured([seconds(demo, torch.device("cpu"))])
-    return [compared("dafuse demo", "s", took)]
+    return [compared("dafuse demo-research", "s", took)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from dafuse.commands.parsing import Parser
 from dafuse.commands.terminal import wide_console
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_json
@@ -32,6 +33,7 @@ BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has 
     "memory": "bytes and accuracy of each kind of class memory",
     "cpu": "one learning step on two threads against the plain loop",
     "lesson": "a lesson by lift against the forward pass, a stream by lift against DAF",
+    "product": "cold: one prediction; a lesson against a plain script; many classes against few",
 }
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth")
 
@@ -175,7 +177,7 @@ def _ratio(value: float, relation: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     known = "\n".join(f"  {name:10} {what}" for name, what in BENCHMARKS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse bench",
         description="Measure speed and memory beside what they are to be compared with, in one "
         "process,\nby turns; print a table and write the numbers. Weights are random: nothing is "
@@ -190,5 +192,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", default="bench.json", help="file for the numbers (bench.json)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything work?")
-    parser.add_argument("--demo", action="store_true", help="with cpu: time the whole demo too")
+    parser.add_argument("--demo", action="store_true", help="with cpu: time demo-research too")
     return parser

@@ -1,15 +1,15 @@
 """`dafuse doctor`: versions, devices, weights and data: what is here, and what to do about it."""
 
-import argparse
 import os
 
 from rich.console import Console
 
+from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 
 
 def main(arguments: list[str]) -> None:
-    argparse.ArgumentParser(
+    Parser(
         prog="dafuse doctor", description="What is here, and what to do about what is not."
     ).parse_args(arguments)
     from dafuse.engine.provenance import versions

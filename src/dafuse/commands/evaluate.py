@@ -1,28 +1,43 @@
-"""`dafuse evaluate MODEL FOLDER`: accuracy, confused classes, calibration."""
+"""`dafuse evaluate MODEL SOURCE`: accuracy, confused classes, calibration; with a page of them."""
 
-import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from dafuse.commands.network import add_network_options, open_model
-from dafuse.progress import Progress
+from dafuse.commands.parsing import SOURCE, Parser
+from dafuse.files import require_writable
+from dafuse.progress import LineProgress, Progress
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse evaluate",
         description="Test a model on images that it was not taught with: accuracy of each class, "
         "the classes it confuses, how far its probabilities are off, what it answers unknown.",
     )
     parser.add_argument("model", help="the model's folder, or an .onnx file of dafuse export")
-    parser.add_argument("folder", help="a folder with a folder of images for each class")
+    parser.add_argument("source", help=SOURCE + "; where it comes split, the test part counts")
+    parser.add_argument(
+        "--page",
+        metavar="FILE",
+        help="write an .html file, too: confusion matrix, the worst mistakes as pictures, "
+        "calibration, accuracy against how many images are refused",
+    )
     add_network_options(parser)
     options = parser.parse_args(arguments)
+    if options.page:
+        require_writable(options.page)
 
     with _showing_progress() as progress:
-        evaluation = open_model(options).evaluate(options.folder, progress)
+        evaluation = open_model(options).evaluate(options.source, progress)
     print("\n".join(evaluation.lines()))
+    if options.page:
+        from dafuse.product.evaluation_page import write_evaluation_page
+
+        model = Path(options.model).resolve().name
+        write_evaluation_page(evaluation, options.page, model, options.source)
+        print(f"page: {Path(options.page).resolve()}")
 
 
 @contextmanager
@@ -33,12 +48,7 @@ def _showing_progress() -> Iterator[Progress]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "rich":
             raise
-        yield _Lines()
+        yield LineProgress()
     else:
         with TerminalProgress() as progress:
             yield progress
-
-
-class _Lines(Progress):
-    def say(self, line: str) -> None:
-        print(line, file=sys.stderr)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from dafuse.commands.parsing import Parser
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, MeasureOptions
 from dafuse.files import make_folder
 from dafuse.progress import Progress
@@ -42,6 +43,7 @@ def main(arguments: list[str]) -> None:
     if options.name not in EXPERIMENTS:
         raise DafuseError(
             f"no experiment is called {options.name!r}; there are {', '.join(EXPERIMENTS)}"
+            + did_you_mean(options.name, EXPERIMENTS)
         )
     if options.dry_run and options.report_only:
         raise DafuseError("either --dry-run or --report-only, not both")
@@ -268,7 +270,7 @@ def _parsed(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse experiment",
         description="Make a table or figure of the paper: all its runs, then a report over them.",
         epilog="All options of dafuse run apply too (--data, --backbone, --increment, ...); "

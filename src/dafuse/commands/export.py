@@ -1,20 +1,20 @@
 """`dafuse export MODEL FILE`: one file that predicts elsewhere."""
 
-import argparse
 from pathlib import Path
 
+from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse export",
         description="Write a model as one file. It takes pixels and gives probabilities; class "
         "names and how images must be cut are in its properties. dafuse predict answers with an "
-        ".onnx file as with the model, without torch.",
+        ".onnx file as with the model.",
     )
     parser.add_argument("model", help="the model's folder")
-    parser.add_argument("file", help=".onnx for onnxruntime, .pt2 for torch.export.load")
+    parser.add_argument("file", help="its name ends in .onnx")
     parser.add_argument(
         "--int8",
         action="store_true",
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     from dafuse.product.classifier import Classifier
     from dafuse.product.export import require_exportable
 
-    require_exportable(file, options.int8)
+    require_exportable(file)
     classifier = Classifier.open(options.model, weights=options.weights, device="cpu")
     exported = classifier.export(file, options.int8)
     card, difference = exported.card, exported.difference

@@ -1,34 +1,34 @@
 """`dafuse forget MODEL CLASS... [--for-good]`."""
 
-import argparse
-
 from dafuse.commands.changing import changing
-from dafuse.engine.display import TerminalProgress
+from dafuse.commands.network import add_network_options, open_folder
+from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
-from dafuse.product.steps import forget
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse forget",
-        description="Remove classes and their statistics. The adapter and the other classes stay "
-        "as they were learned beside them.",
+        description="Remove classes with their records; the others are solved again without them. "
+        "What stays of them, a few numbers or more, depends on the method and is said.",
     )
     parser.add_argument("model", help="the model's folder")
     parser.add_argument("classes", nargs="+", metavar="class", help="names; see dafuse info MODEL")
     parser.add_argument(
         "--for-good",
         action="store_true",
-        help="also remove every older version that holds them, so that undo cannot bring them back",
+        help="also delete every version that holds them, so that undo cannot bring them back",
     )
+    add_network_options(parser)
     options = parser.parse_args(arguments)
-    folder = ModelFolder(options.model)
+    ModelFolder(options.model).require()
     with changing(options.model):
-        forgotten = forget(folder, options.classes, options.for_good, TerminalProgress())
+        forgotten = open_folder(options).forget(*options.classes, for_good=options.for_good)
     names = ", ".join(forgotten.names)
     if not forgotten.for_good:
         print(f"forgot {names}; dafuse undo brings back what was forgotten, --for-good would not")
-        return
-    versions = ", ".join(map(str, forgotten.versions))
-    print(f"forgot {names} for good: their statistics and the versions {versions} are deleted")
-    print("the adapter stays as it was trained, with their images among others")
+    else:
+        versions = ", ".join(map(str, forgotten.versions)) or "none"
+        print(f"forgot {names} for good: their records are deleted, and the versions {versions}")
+    if forgotten.remains:
+        print(f"what is left: {forgotten.remains}")

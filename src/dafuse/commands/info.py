@@ -1,13 +1,12 @@
 """`dafuse info MODEL`: classes, where they come from, size, history."""
 
-import argparse
-
+from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.product.summary import summarise
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse info",
         description="The classes of a model, when each was learned and from how many images; its "
         "size; and every step that undo can take back.",

@@ -1,30 +1,65 @@
-"""`dafuse learn MODEL FOLDER`: make a model, or teach it more."""
+"""`dafuse learn MODEL SOURCE`: make a model, or teach it more."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dafuse.commands.network import add_network_options, open_or_create
+from dafuse.commands.parsing import SOURCE, Parser
+from dafuse.taught.table import DEFAULT, LIGHT, METHODS
 from dafuse.vit.weights import COMPACT
+
+if TYPE_CHECKING:
+    from dafuse.product.version import Version
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse learn",
         description="Learn the classes of a folder: new ones beside those the model knows, and "
-        "more about known ones. The images are not kept. Ctrl-C leaves the model as it was.",
+        "more about known ones. Images that were taught before are skipped, so that one folder may "
+        "grow. No image is kept. Ctrl-C leaves the model as it was.",
     )
     parser.add_argument("model", help="the model's folder; made if it is not there")
-    parser.add_argument("folder", help="a folder with a folder of images for each class")
+    parser.add_argument("source", help=SOURCE)
     parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
-    parser.add_argument("--seed", type=int, help="of a new model: everything random (1993)")
     parser.add_argument(
+        "--method",
+        metavar="NAME",
+        help=f"of a new model (default: {DEFAULT}): "
+        + "; ".join(f"{name}: {one.what}" for name, one in METHODS.items())
+        + f"; all but {' and '.join(LIGHT)} need dafuse[torch]",
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_const",
+        const="first",
+        help="of a new model: fit the network to its images by an adapter, trained in the first "
+        "lesson (in each of the first five, for lift: --set tune=each); for lift, layup and anacp; "
+        "needs dafuse[torch]",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of a new model: a setting of its method, such as rank=8; may be given several times",
+    )
+    parser.add_argument(
+        "--no-recognise",
+        action="store_true",
+        help="also learn images that were taught before, and keep no hashes of this lesson's "
+        "images to recognise them by",
+    )
+    parser.add_argument("--seed", type=int, help="of a new model: everything random (1993)")
+    training = parser.add_argument_group("for a method that trains")
+    training.add_argument(
         "--holdout",
         type=float,
-        default=0.1,
         help="share of each class of 5 images or more that is kept back to test with (0.1)",
     )
-    parser.add_argument("--epochs", type=int, help="passes over the images (20)")
-    parser.add_argument("--lr", type=float, help="learning rate (0.01)")
-    parser.add_argument(
+    training.add_argument("--epochs", type=int, help="passes over the images (20)")
+    training.add_argument("--lr", type=float, help="learning rate (0.01)")
+    training.add_argument(
         "--flip",
         action=argparse.BooleanOptionalAction,
         help="also train on mirrored images, or not: for letters, arrows and the like (as in the "
@@ -35,13 +70,17 @@ def main(arguments: list[str]) -> None:
 
     from dafuse.commands.changing import changing
     from dafuse.engine.display import TerminalProgress
-    from dafuse.product.pictures import lesson_images
+    from dafuse.product.sources import lesson_images
 
     with changing(options.model):
         with TerminalProgress() as progress:
-            lesson_images(options.folder, None)  # what is wrong with the folder is said first
-            report = open_or_create(options).learn(
-                options.folder,
+            lesson = lesson_images(options.source, None)  # what is wrong with it is said first
+            classifier = open_or_create(options)
+            if not classifier.version.number:
+                progress.say(_introduced(options.model, classifier.version))
+            report = classifier.learn(
+                lesson,
+                recognise=not options.no_recognise,
                 holdout=options.holdout,
                 epochs=options.epochs,
                 lr=options.lr,
@@ -49,3 +88,12 @@ def main(arguments: list[str]) -> None:
                 progress=progress,
             )
         print("\n".join(report.lines()))
+
+
+def _introduced(model: str, version: "Version") -> str:
+    """Which network a new model looks at images with."""
+    network = version.backbone
+    return (
+        f"{model} is a new model: method {version.method}, network {network.tag}, which looks at "
+        f"images of {network.size} x {network.size} pixels"
+    )

@@ -1,13 +1,12 @@
 """`dafuse ledger MODEL`: everything that is kept about the data, in words and bytes."""
 
-import argparse
-
+from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import make_ledger
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse ledger",
         description="Every file and tensor of a model, what it is and how large; and why there is "
         "no image among them.",

@@ -1,16 +1,16 @@
 """`dafuse list methods|data|backbones|recipes|experiments`: what there is, one line each."""
 
-import argparse
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from dafuse.commands.parsing import Parser
 from dafuse.commands.run import RECIPES, expected
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="dafuse list", description="What there is.")
+    parser = Parser(prog="dafuse list", description="What there is.")
     parser.add_argument("what", nargs="?", choices=LISTS, help="one of them; all if left out")
     chosen = parser.parse_args(arguments).what
     console = Console()
@@ -22,13 +22,17 @@ def main(arguments: list[str]) -> None:
 
 def methods() -> Table:
     from dafuse.methods.registry import METHODS
+    from dafuse.taught.table import LIGHT
+    from dafuse.taught.table import METHODS as TAUGHT
 
     rows = []
     for name, cls in METHODS.items():
         images = "keeps images" if cls.keeps_images else "keeps no images"
         passes = f"passes for a prediction after t tasks: {cls.passes}"
         streams = "; learns streams without tasks" if cls.observes else ""
-        facts = f"{passes}; {images}; assumes {cls.assumes}{streams}"
+        taught = f"; can be taught: dafuse learn --method {name}" if name in TAUGHT else ""
+        taught += " (without torch)" if name in LIGHT else ""
+        facts = f"{passes}; {images}; assumes {cls.assumes}{streams}{taught}"
         rows.append((name, f"{cls.summary}\nkeeps {cls.keeps}\n{facts}\n{cls.paper}\n"))
     return _table(("name", "what it is, keeps, costs and assumes"), rows)
 

@@ -1,14 +1,15 @@
 """What the commands share that load a model's network: options, and what they open."""
 
 import argparse
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
-    from dafuse.product.runtime import ExportedModel
+    from dafuse.product.exported import ExportedModel
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +18,9 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda", "mps"),
-        help="where it runs; auto takes a GPU if there is one",
+        help="where it runs; auto takes a GPU if there is one and torch is needed",
     )
+    parser.add_argument("--threads", type=int, help="how many (default: one for each processor)")
 
 
 def is_exported(model: str) -> bool:
@@ -27,36 +29,78 @@ def is_exported(model: str) -> bool:
 
 
 def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
-    """Torch is imported only for a model's folder."""
+    """A model's folder, or an exported file."""
     if options.model.lower().endswith(".pt2"):
         raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
     if not is_exported(options.model):
-        from dafuse.product.classifier import Classifier
-
-        return Classifier.open(options.model, weights=options.weights, device=options.device)
+        return open_folder(options)
     if options.weights or options.device not in ("auto", "cpu"):
         raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
-    from dafuse.product.runtime import ExportedModel
+    from dafuse.product.exported import ExportedModel
 
-    return ExportedModel(options.model)
+    return ExportedModel(options.model, options.threads)
+
+
+def open_folder(options: argparse.Namespace) -> "Classifier":
+    """The model in a folder."""
+    from dafuse.product.classifier import Classifier
+
+    return Classifier.open(options.model, **_network(options))
 
 
 def open_or_create(options: argparse.Namespace) -> "Classifier":
     """The model in the folder, or a new one where there is none."""
     from dafuse.product.classifier import Classifier
     from dafuse.product.folder import ModelFolder
+    from dafuse.taught.table import DEFAULT, find_taught
 
-    network = {"weights": options.weights, "device": options.device}
-    given = {name: getattr(options, name, None) for name in ("backbone", "seed")}
+    network, settings = _network(options), _settings(options)
+    given = {name: getattr(options, name, None) for name in ("backbone", "seed", "method")}
     if not ModelFolder(options.model).exists():
         chosen = {name: value for name, value in given.items() if value is not None}
-        return Classifier.create(options.model, **network, **chosen)
+        # here, so that none is taken for another argument of `create`
+        find_taught(given["method"] or DEFAULT, settings).defaults(settings)
+        return Classifier.create(options.model, **network, **chosen, **settings)
     classifier = Classifier.open(options.model, **network)
-    made_with = {"backbone": classifier.version.backbone.tag, "seed": classifier.version.seed}
+    version = classifier.version
+    made_with = {
+        "backbone": version.backbone.tag,
+        "seed": version.seed,
+        "method": version.method,
+    }
     for name, value in made_with.items():
         if given[name] not in (None, value):
             raise DafuseError(
                 f"{options.model} was made with the {name} {value}, which cannot be changed: "
                 f"leave out --{name}, or make another model"
             )
+    for name, wanted in settings.items():
+        if (value := version.settings.get(name, "none")) != wanted:
+            raise DafuseError(
+                f"{options.model} was made with {name}={value}, which cannot be changed to "
+                f"{wanted}: leave it out, or make another model"
+            )
     return classifier
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Settings of a method, as --set and --tune give them."""
+    found: dict[str, Any] = {}
+    for text in getattr(options, "set", []):
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise DafuseError(f"--set takes NAME=VALUE, such as rank=8, not {text!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:  # a word
+            found[name] = value
+    if getattr(options, "tune", None):
+        found["tune"] = options.tune
+    return found
+
+
+def _network(options: argparse.Namespace) -> dict[str, Any]:
+    """What the network is opened with."""
+    if options.threads is not None and options.threads < 1:
+        raise DafuseError(f"--threads must be at least 1, not {options.threads}")
+    return {"weights": options.weights, "device": options.device, "threads": options.threads}

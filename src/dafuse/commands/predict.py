@@ -1,6 +1,5 @@
 """`dafuse predict MODEL IMAGE...`: what images show, with calibrated probabilities."""
 
-import argparse
 import csv
 import glob
 import json
@@ -11,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dafuse.commands.network import add_network_options, open_model
+from dafuse.commands.parsing import Parser
 from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
-    from dafuse.product.prediction import Prediction
+    from dafuse.product.predictor import Prediction
 
     Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse predict",
         description="Class names and probabilities of images. An image unlike every class is "
         "answered unknown. What cannot be read or found is named; the others are still answered.",

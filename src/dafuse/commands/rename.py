@@ -1,15 +1,14 @@
 """`dafuse rename MODEL OLD NEW`."""
 
-import argparse
-
 from dafuse.commands.changing import changing
+from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import rename
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="dafuse rename", description="Give a class another name.")
+    parser = Parser(prog="dafuse rename", description="Give a class another name.")
     parser.add_argument("model", help="the model's folder")
     parser.add_argument("old", help="its name now")
     parser.add_argument("new", help="its name from now on")

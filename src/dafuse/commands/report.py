@@ -1,7 +1,6 @@
 """`dafuse report RUN... [--out FOLDER] [--ledger FILE]`."""
 
-import argparse
-
+from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.report.command import report, write_ledger
 
@@ -9,7 +8,7 @@ VIT_B = "vit_base_patch16_224.augreg_in21k"  # the paper's network, whose weight
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse report",
         description="Write a page, tables (md, csv, tex) and pictures about runs.",
     )

@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from dafuse.commands.parsing import mistyped
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
 from dafuse.engine.config import RunConfig, flatten
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 from dafuse.report.runs import load_run
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -59,7 +60,8 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not path.is_file() and path.parent.name in ("", "recipes"):
         path = RECIPES / path.with_suffix(".yaml").name
     if not path.is_file():
-        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are")
+        hint = did_you_mean(path.stem, [recipe.stem for recipe in RECIPES.glob("*.yaml")])
+        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are{hint}")
     try:
         recipe = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -121,7 +123,8 @@ def _parser(method: str, data: str) -> ArgumentParser:
 
 class _OneLineErrors(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> None:
-        raise DafuseError(" ".join(message.split()) + "; see dafuse run --method NAME --help")
+        options = [option for action in self._actions for option in action.option_strings]
+        raise mistyped(" ".join(message.split()), options, "dafuse run --method NAME --help")
 
 
 def _spell_out(argument: str) -> str:

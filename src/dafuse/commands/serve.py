@@ -4,8 +4,12 @@ import argparse
 import os
 import secrets
 import socket
+import threading
+import webbrowser
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from dafuse.commands.network import (
     add_network_options,
@@ -13,15 +17,17 @@ from dafuse.commands.network import (
     open_model,
     open_or_create,
 )
+from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
+from dafuse.taught.table import DEFAULT, METHODS
 from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
-    from dafuse.product.server.access import Access
-    from dafuse.product.server.limits import Limits
+    from dafuse.product.server.security import Access, Limits
 
 LINGER = 1  # seconds that requests may take to end after Ctrl-C
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
 def main(arguments: list[str]) -> None:
@@ -38,13 +44,13 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"serving needs {missing}: pip install 'dafuse[serve]'") from None
     access, limits = _access(options), _limits(options)
     listening = _listen(options.host, options.port)
-    if is_exported(options.model):
-        predictor, taught = open_model(options), None
-    else:
-        predictor = classifier = open_or_create(options)
-        taught = classifier if options.allow_learn else None
-    app = create_app(predictor, access, limits, taught)
+    exported = is_exported(options.model)
+    predictor = open_model(options) if exported else open_or_create(options)
+    name = Path(options.model).expanduser().resolve().name
+    app = create_app(predictor, access, limits, learn=options.allow_learn, name=name)
     _announce(options, access, listening, predictor.classes)
+    if options.open:
+        _open(_address(ANY.get(options.host, options.host), listening), access)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -66,7 +72,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse serve",
         description="Serve a model: a page to try it in the browser, and an API (see /docs). "
         "With --allow-learn it can be taught there, too. Pictures are held in memory only.",
@@ -78,8 +84,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument(
-        "--allow-learn", action="store_true", help="whoever has the token may teach and undo"
+        "--allow-learn",
+        action="store_true",
+        help="whoever has the token may teach, forget, rename, undo and export",
     )
     parser.add_argument(
         "--token",
@@ -87,6 +96,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "$DAFUSE_TOKEN, which others here cannot see; default: made and printed",
     )
     parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
+    parser.add_argument(
+        "--method", choices=list(METHODS), help=f"of a new model (default: {DEFAULT})"
+    )
     parser.add_argument("--max-body-mb", type=float, help="megabytes of a request (32)")
     parser.add_argument("--max-files", type=int, help="pictures in a request (64)")
     parser.add_argument("--max-pixels", type=int, help="pixels of a picture (25000000)")
@@ -99,10 +111,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _require_servable(options: argparse.Namespace) -> None:
     """Before anything heavy is imported."""
     if is_exported(options.model):
-        if options.allow_learn or options.backbone:
+        if options.allow_learn or options.backbone or options.method:
             raise DafuseError(
                 f"{options.model} is an exported file, which learns no more: serve the model's "
-                "folder to teach it, or leave out --allow-learn and --backbone"
+                "folder to teach it, or leave out --allow-learn, --backbone and --method"
             )
         return
     folder = ModelFolder(options.model)
@@ -113,7 +125,7 @@ def _require_servable(options: argparse.Namespace) -> None:
 
 
 def _access(options: argparse.Namespace) -> "Access":
-    from dafuse.product.server.access import Access, is_local
+    from dafuse.product.server.security import Access, is_local
 
     local = is_local(options.host)
     token = options.token or os.environ.get("DAFUSE_TOKEN") or None
@@ -128,7 +140,7 @@ def _access(options: argparse.Namespace) -> "Access":
 
 
 def _limits(options: argparse.Namespace) -> "Limits":
-    from dafuse.product.server.limits import Limits
+    from dafuse.product.server.security import Limits
 
     given = {
         "body_mb": options.max_body_mb,
@@ -161,9 +173,25 @@ def _announce(
     listening: socket.socket,
     classes: list[str],
 ) -> None:
-    host, port = options.host, listening.getsockname()[1]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    address = _address(options.host, listening)
     known = f"{len(classes)} classes" if classes else "nothing learned yet"
     print(f"serving {options.model} ({known}) at {address}; Ctrl-C ends it", flush=True)
     if access.token is not None and not (options.token or os.environ.get("DAFUSE_TOKEN")):
         print(f"to teach it, open {address}/#token={access.token}", flush=True)
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    port = listening.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _open(address: str, access: "Access") -> None:
+    """The page, which takes the token from the part of its address that is never sent."""
+    page = f"{address}/#token={quote(access.token, safe='')}" if access.token else f"{address}/"
+
+    def show() -> None:
+        if not webbrowser.open(page):
+            print(f"no browser could be opened here: open {address} yourself", flush=True)
+
+    # in a thread: some browsers are waited for, and the socket answers once the server runs
+    threading.Thread(target=show, daemon=True).start()

@@ -1,8 +1,7 @@
 """`dafuse undo MODEL`: one version back."""
 
-import argparse
-
 from dafuse.commands.changing import changing
+from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import undo
@@ -10,7 +9,7 @@ from dafuse.product.summary import describe
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dafuse undo",
         description="Take back the last step: learn, forget or rename. Again, the one before it. "
         "What was undone is deleted.",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.listed import Listed, Part
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
@@ -69,24 +70,49 @@ def arrays_file(file: str | Path) -> Dataset:
         file: .npz of train_images, train_labels, test_images, test_labels and perhaps classes.
     """
     source = Path(file).expanduser()
+    return arrays(**_contents(source, KEYS), name=source.stem)
+
+
+def arrays_part(file: str | Path, part: Part) -> Listed:
+    """The training or the test images of an .npz; without test images, the training images."""
+    source = Path(file).expanduser()
+    found = _contents(source, KEYS[:2] if part == "train" else ())
+    key = "train" if part == "train" or not len(found.get("test_images", ())) else "test"
+    if missing := [name for name in (f"{key}_images", f"{key}_labels") if name not in found]:
+        raise _lacks(source, missing, list(found))
+    pixels = _pixels(found[f"{key}_images"], f"{key}_images")
+    labels = _labels(found[f"{key}_labels"], f"{key}_labels", len(pixels))
+    if not len(labels):
+        raise DafuseError(f"{source} has no images: {key}_images is empty")
+    if labels.dtype.kind != "U" and "classes" in found:
+        classes = [str(each) for each in found["classes"]]
+        names = [classes[label] for label in _numbered(labels, classes, f"{key}_labels")]
+    else:
+        names = [str(label) for label in labels.tolist()]
+    return Listed(pixels, names, [])
+
+
+def _contents(source: Path, needed: Sequence[str]) -> dict[str, Any]:
+    """The arrays of an .npz that are known here; those that are needed must be there."""
     if not source.is_file():
         raise DafuseError(f"there is no file {source}: check the path")
     try:
         with np.load(source, allow_pickle=False) as contents:
             if not isinstance(contents, np.lib.npyio.NpzFile):
                 raise DafuseError(f"{source} holds one array: save all four with np.savez")
-            if missing := [key for key in KEYS if key not in contents]:
-                raise DafuseError(
-                    f"{source} lacks {first_few(missing, 4)}, it has "
-                    f"{first_few(list(contents), 8)}: save {', '.join(KEYS)} with np.savez"
-                )
-            found: dict[str, Any] = {
-                key: contents[key] for key in (*KEYS, "classes") if key in contents
-            }
+            if missing := [key for key in needed if key not in contents]:
+                raise _lacks(source, missing, list(contents))
+            return {key: contents[key] for key in (*KEYS, "classes") if key in contents}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error
-    return arrays(**found, name=source.stem)
+
+
+def _lacks(source: Path, missing: list[str], there: list[str]) -> DafuseError:
+    return DafuseError(
+        f"{source} lacks {first_few(missing, 4)}, it has {first_few(there, 8) or 'nothing'}: "
+        f"save {', '.join(KEYS)} with np.savez"
+    )
 
 
 def _pixels(images: np.ndarray, key: str) -> np.ndarray:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dafuse.data.listed import Skipped
+
 # image files or pixels of any sizes, uint8 [H, W, 3] each; or pixels uint8 [N, H, W, 3]
 Items = Sequence[Path] | Sequence[Path | np.ndarray] | np.ndarray
 
@@ -59,6 +61,7 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     augmentation: Augmentation = field(default_factory=Augmentation)
+    skipped: list[Skipped] = field(default_factory=list)  # of the source, before it was decoded
 
     def fingerprint(self) -> str:
         """SHA-256 over class names, labels and pixels (of files: their names and sizes)."""

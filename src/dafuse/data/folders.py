@@ -11,12 +11,14 @@ from typing import NoReturn
 import numpy as np
 
 from dafuse.data.dataset import Dataset
-from dafuse.data.images import IMAGE_SUFFIXES
+from dafuse.data.formats import is_image, looks_like_an_image, readable_suffixes, why_not_read
+from dafuse.data.listed import Listed, Part, Skipped, in_few_lines
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
 HELD_OUT = ("test", "val", "valid")  # the first of these beside train/ holds the test images
+MADE_BY_THE_SYSTEM = ("thumbs.db", "desktop.ini")  # hidden, where they come from
 
 
 def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) -> Dataset:
@@ -29,19 +31,19 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
     """
     top = _existing(root)
     train, test = _train_and_test(top)
-    files = _images_by_class(train)
+    files, _ = _images_by_class(train)
     check_class_names(files, train)
     if empty := [name for name, images in files.items() if not images]:
         raise DafuseError(
             f"no images in the class folder {first_few(empty)} of {train}: fill it or remove it "
-            f"(images end in {' '.join(sorted(IMAGE_SUFFIXES))})"
+            f"(images end in {' '.join(sorted(readable_suffixes()))})"
         )
     classes = list(files)
     paths, labels = _flatten(files, classes)
     if test is None:
         is_test = split_per_class(labels, classes, test_fraction, split_seed)
     else:
-        test_files = _images_by_class(test)
+        test_files, _ = _images_by_class(test)
         check_test_classes(files, test_files, top)
         test_paths, test_labels = _flatten(test_files, classes)
         is_test = np.arange(len(paths) + len(test_paths)) >= len(paths)
@@ -49,16 +51,24 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
     return divide(top.resolve().name, classes, paths, labels, is_test)
 
 
-def files_to_test(root: str | Path) -> dict[str, list[Path]]:
-    """The images of each class in the test part of a folder that has one, else in all of it.
+def folder_part(root: str | Path, part: Part) -> Listed:
+    """The training or the test images of a folder; all of them where it does not come split.
 
-    Nothing is learned from them, so classes may be without training images, or without any.
+    Classes may be without training images, or without any.
     """
     train, test = _train_and_test(_existing(root))
-    files = _images_by_class(train if test is None else test)
-    if not any(files.values()):
-        raise DafuseError(f"there is no image in the class folders of {test or train}")
-    return files
+    top = test if part == "test" and test is not None else train
+    files, skipped = _images_by_class(top)
+    empty = [name for name, images in files.items() if not images]
+    if len(empty) == len(files):
+        raise DafuseError(
+            f"there is no image in the class folders of {top}"
+            + "".join(f"; {line}" for line in in_few_lines(skipped))
+            + f"; images end in {' '.join(sorted(readable_suffixes()))}"
+        )
+    skipped += [Skipped(name, "no images in this class folder") for name in empty]
+    paths, labels = _flatten(files, list(files))
+    return Listed(paths, [list(files)[label] for label in labels], skipped)
 
 
 def _existing(root: str | Path) -> Path:
@@ -80,7 +90,7 @@ def _train_and_test(top: Path) -> tuple[Path, Path | None]:
         if name in inside:
             return train, inside[name]
     # A lone train/ is a class (of railway pictures) only if it holds pictures, not class folders.
-    if _folders(train) and not _has_images(train):
+    if _folders(train) and not _images_directly_in(train):
         raise DafuseError(
             f"{top} has {train.name}/ but no test/, val/ or valid/ beside it: "
             f"add one, or give {train} itself"
@@ -88,25 +98,48 @@ def _train_and_test(top: Path) -> tuple[Path, Path | None]:
     return top, None
 
 
-def _images_by_class(top: Path) -> dict[str, list[Path]]:
-    """Every class folder's images, both in ASCII order whatever the file system's is."""
+def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
+    """Every class folder's images, both in ASCII order whatever the file system's is.
+
+    And the files that are none, or that lie beside the class folders.
+    """
     class_folders = _folders(top)
+    beside = _images_directly_in(top)
     if not class_folders:
-        found = "its images lie directly in it" if _has_images(top) else "it is empty"
+        found = "there are only other files in it" if any(top.iterdir()) else "it is empty"
+        found = "its images lie directly in it" if beside else found
         raise DafuseError(
             f"no class folder in {top}, {found}: "
             "put the images of each class into a folder named after the class"
         )
-    return {path.name: images_below(path) for path in class_folders}
+    files: dict[str, list[Path]] = {}
+    skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
+    for path in class_folders:
+        files[path.name], others = _files_below(path)
+        skipped += [Skipped(str(other), why_not_read(other.name)) for other in others]
+    return files, skipped
 
 
 def images_below(top: Path) -> list[Path]:
     """The images in a folder and all folders in it, hidden ones left out, in ASCII order."""
-    images = []
+    return _files_below(top)[0]
+
+
+def _files_below(top: Path) -> tuple[list[Path], list[Path]]:
+    """The images, and the files that are none."""
+    images, others = [], []
     for here, below, names in os.walk(top, onerror=_unreadable, followlinks=True):
         below[:] = [name for name in below if not name.startswith(".")]
-        images += [Path(here, name) for name in names if _is_image(name)]
-    return sorted(images, key=lambda path: path.relative_to(top).as_posix())
+        for name in names:
+            if is_image(name):
+                images.append(Path(here, name))
+            elif not name.startswith(".") and name.lower() not in MADE_BY_THE_SYSTEM:
+                others.append(Path(here, name))
+
+    def place(path: Path) -> str:
+        return path.relative_to(top).as_posix()
+
+    return sorted(images, key=place), sorted(others, key=place)
 
 
 def _folders(top: Path) -> list[Path]:
@@ -117,12 +150,10 @@ def _folders(top: Path) -> list[Path]:
     return sorted(paths, key=lambda path: path.name)
 
 
-def _has_images(top: Path) -> bool:
-    return any(_is_image(path.name) and path.is_file() for path in top.iterdir())
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+def _images_directly_in(top: Path) -> list[Path]:
+    """What people would call images, whether or not they can be read here."""
+    found = [path for path in top.iterdir() if not path.name.startswith(".")]
+    return sorted(path for path in found if looks_like_an_image(path.name) and path.is_file())
 
 
 def _unreadable(error: OSError) -> NoReturn:

@@ -13,10 +13,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dafuse.data.dataset import Items
+from dafuse.data.formats import load_plugins, why_unknown
 from dafuse.progress import Progress
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"})
-IMAGE_SUFFIXES |= {".avif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
 
 
@@ -39,7 +38,7 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
             file, length = Path(source), Path(source).stat().st_size
         if length == 0:
             raise UnreadableImage("the file is empty")
-        with Image.open(file) as image:
+        with _opened(file) as image:
             limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only refuses twice as many
             if limit and image.width * image.height > limit:
                 raise UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?)")
@@ -49,13 +48,32 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
         raise
     except FileNotFoundError:
         raise UnreadableImage("there is no such file") from None
+    except PermissionError:
+        raise UnreadableImage("reading it is not permitted") from None
     except UnidentifiedImageError:
-        raise UnreadableImage("not an image that Pillow knows") from None
+        raise UnreadableImage(why_unknown(_start(source))) from None
     except Image.DecompressionBombError:
         raise UnreadableImage("far too many pixels (a decompression bomb?)") from None
     except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableImage(reason) from error
+
+
+def _opened(file: Path | io.BytesIO) -> Image.Image:
+    """By Pillow alone, or with the plug-ins that are installed."""
+    try:
+        return Image.open(file)
+    except UnidentifiedImageError:
+        if not load_plugins():
+            raise
+        return Image.open(file)
+
+
+def _start(source: str | Path | bytes) -> bytes:
+    if isinstance(source, bytes):
+        return source[:12]
+    with open(source, "rb") as file:
+        return file.read(12)
 
 
 def to_rgb(image: Image.Image) -> np.ndarray:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -41,12 +41,12 @@ def pixels_of(image: Picture) -> np.ndarray:
 
 def read_all(
     images: Sequence[Picture],
-    cut: Callable[[np.ndarray], np.ndarray] | None = None,
+    cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
-) -> list[np.ndarray | UnreadableImage]:
+) -> list[Any]:
     """The pixels of each image, or what is cut of them, or why it has none; by several threads."""
 
-    def attempt(image: Picture) -> np.ndarray | UnreadableImage:
+    def attempt(image: Picture) -> Any:
         try:
             pixels_HW3 = pixels_of(image)
         except UnreadableImage as error:
@@ -60,8 +60,8 @@ def read_all(
 def in_parts(
     images: Sequence[Picture],
     at_once: int,
-    compute: Callable[[list[np.ndarray]], Iterable[Found]],
-    cut: Callable[[np.ndarray], np.ndarray] | None = None,
+    compute: Callable[[list[Any]], Iterable[Found]],
+    cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
 ) -> Iterator[Found | UnreadableImage]:
     """What is computed of each image, or why it has no pixels; so many are decoded together.
@@ -70,7 +70,7 @@ def in_parts(
     """
     for start in range(0, len(images), at_once):
         read = read_all(images[start : start + at_once], cut, threads)
-        pixels = [one for one in read if isinstance(one, np.ndarray)]
+        pixels = [one for one in read if not isinstance(one, UnreadableImage)]
         found = iter(compute(pixels) if pixels else ())
         for one in read:
             yield one if isinstance(one, UnreadableImage) else next(found)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from dafuse.data.benchmarks import (
 from dafuse.data.dataset import Dataset
 from dafuse.data.folders import folder
 from dafuse.data.glyphs import glyphs
+from dafuse.data.own import kind_of
 from dafuse.data.tables import table
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "glyphs": glyphs,
@@ -33,7 +33,6 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "objectnet": objectnet,
     "tiny-imagenet": tiny_imagenet,
 }
-TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 OWN_DATA = {
     "folder": "your class folders: give their folder as root",
     "table": "your table of paths and labels: give it as file",
@@ -84,20 +83,14 @@ def resolve(name: str) -> tuple[str, dict[str, Any]]:
     """A registered name and the options that a path given as a name stands for."""
     if name in DATASETS:
         return name, {}
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return "folder", {"root": str(path)}
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        return "table", {"file": str(path)}
-    if path.is_file() and path.suffix.lower() == ".npz":
-        return "arrays", {"file": str(path)}
-    raise _unknown(name)
+    kind = kind_of(name)
+    if kind is None:
+        raise _unknown(name)
+    return kind, {"root" if kind == "folder" else "file": str(Path(name).expanduser())}
 
 
 def _unknown(name: str) -> DafuseError:
-    likely = get_close_matches(name.lower().replace("_", "-"), DATASETS, n=1)
-    hint = f"; did you mean {likely[0]!r}?" if likely else "."
     return DafuseError(
-        f"there is no data set {name!r}{hint} The names are {', '.join(DATASETS)}; "
-        "a path to a folder, .csv, .parquet or .npz does as well"
+        f"there is no data set {name!r}; the names are {', '.join(DATASETS)}; a path to a folder, "
+        f".csv, .parquet or .npz does as well{did_you_mean(name, DATASETS)}"
     )

@@ -2,14 +2,17 @@
 
 import csv
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from dafuse.data.dataset import Dataset
+from dafuse.data.listed import Listed, Part
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
+DELIMITERS = ",;\t"  # as spreadsheets write them, by country
 SPLIT_NAMES = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
 
@@ -33,42 +36,74 @@ def table(
         test_fraction: share of each class held out for testing, where there is no split column.
         split_seed: which images those are.
     """
-    source = Path(file).expanduser()
+    rows = _rows(Path(file).expanduser(), path_column, label_column, split_column)
+    paths = _existing(rows, root)
+    names = rows.names
+    check_class_names(sorted(set(names)), rows.source)
+    if rows.parts is not None:
+        parts = _with_training(rows)
+        used = [row for row, part in enumerate(parts) if part != "val"]
+        is_test = np.array([parts[row] == "test" for row in used], dtype=bool)
+        paths, names = [paths[row] for row in used], [names[row] for row in used]
+        trained = {name for name, held_out in zip(names, is_test, strict=True) if not held_out}
+        check_test_classes(trained, names, rows.source)
+    classes = _in_order(set(names))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = np.array([label_of[name] for name in names], dtype=np.int64)
+    if rows.parts is None:
+        is_test = split_per_class(labels, classes, test_fraction, split_seed)
+    _check_disjoint(paths, is_test, rows.source)
+    return divide(rows.source.stem, classes, paths, labels, is_test)
+
+
+def table_part(file: str | Path, part: Part) -> Listed:
+    """The training or the test images of a table; all of them where it has no such column.
+
+    To test with, the training images will do where there are no others.
+    """
+    rows = _rows(Path(file).expanduser(), "path", "label", "split")
+    if rows.parts is not None:
+        parts = rows.parts if part == "test" else _with_training(rows)
+        wanted = part if part in parts else "train"
+        used = [row for row, its_part in enumerate(parts) if its_part == wanted]
+        taken = [[column[row] for row in used] for column in (rows.paths, rows.names)]
+        rows = rows._replace(paths=taken[0], names=taken[1])
+    return Listed(_existing(rows, None), rows.names, [])
+
+
+class _Rows(NamedTuple):
+    """A table's columns, as text."""
+
+    source: Path
+    paths: list[str]
+    names: list[str]
+    parts: list[str] | None  # train, test or val; None: there is no such column
+
+
+def _rows(source: Path, path_column: str, label_column: str, split_column: str) -> _Rows:
     if not source.is_file():
         raise DafuseError(f"there is no table {source}: check the path")
     columns = _read(source)
     for column in (path_column, label_column):
         if column not in columns:
             raise DafuseError(
-                f"{source} has no column {column!r}, its columns are {first_few(list(columns), 8)}:"
-                " name the right ones with --data.path_column and --data.label_column"
-                " (a header is required)"
+                f"{source} has no column {column!r}, its columns are "
+                f"{first_few(list(columns), 8) or 'none'}: call them path and label in a header "
+                "line (dafuse run takes other names by --data.path_column and --data.label_column)"
             )
     names = columns[label_column]
     if not names:
         raise DafuseError(f"{source} has no rows: list one image in each")
-    if empty := [row for row, name in enumerate(names, start=1) if not name]:
-        raise DafuseError(
-            f"{source} has {len(empty)} row(s) without a label (the first is row {empty[0]} below "
-            "the header): fill them in or remove them"
-        )
-    base = source.parent if root is None else Path(root).expanduser()
-    paths = _existing(columns[path_column], base, source)
-    check_class_names(sorted(set(names)), source)
+    for column, what in ((path_column, "path"), (label_column, "label")):
+        if empty := [row for row, text in enumerate(columns[column], start=1) if not text]:
+            raise DafuseError(
+                f"{source} has {len(empty)} row(s) without a {what} (the first is row {empty[0]} "
+                "below the header): fill them in or remove them"
+            )
+    parts = None
     if split_column in columns:
         parts = _parts(columns[split_column], split_column, source)
-        used = [row for row, part in enumerate(parts) if part != "val"]
-        is_test = np.array([parts[row] == "test" for row in used], dtype=bool)
-        paths, names = [paths[row] for row in used], [names[row] for row in used]
-        trained = {name for name, held_out in zip(names, is_test, strict=True) if not held_out}
-        check_test_classes(trained, names, source)
-    classes = _in_order(set(names))
-    label_of = {name: label for label, name in enumerate(classes)}
-    labels = np.array([label_of[name] for name in names], dtype=np.int64)
-    if split_column not in columns:
-        is_test = split_per_class(labels, classes, test_fraction, split_seed)
-    _check_disjoint(paths, is_test, source)
-    return divide(source.stem, classes, paths, labels, is_test)
+    return _Rows(source, columns[path_column], names, parts)
 
 
 def _read(source: Path) -> dict[str, list[str]]:
@@ -84,7 +119,9 @@ def _read(source: Path) -> dict[str, list[str]]:
 def _read_csv(source: Path) -> dict[str, list[str]]:
     try:
         with source.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
+            first = stream.readline()
+            stream.seek(0)
+            reader = csv.DictReader(stream, delimiter=max(DELIMITERS, key=first.count))
             header = [name.strip() for name in reader.fieldnames or []]
             reader.fieldnames = header
             rows = list(reader)
@@ -111,12 +148,14 @@ def _read_parquet(source: Path) -> dict[str, list[str]]:
     }
 
 
-def _existing(texts: list[str], base: Path, source: Path) -> list[Path]:
-    paths = [base / text for text in texts]
+def _existing(rows: _Rows, root: str | Path | None) -> list[Path]:
+    base = rows.source.parent if root is None else Path(root).expanduser()
+    paths = [base / text for text in rows.paths]
     if missing := [path for path in paths if not path.is_file()]:
         raise DafuseError(
-            f"{len(missing)} of the {len(paths)} images in {source} do not exist, "
-            f"e.g. {first_few(missing)}: give the folder that the paths are relative to as root"
+            f"{len(missing)} of the {len(paths)} images in {rows.source} do not exist, "
+            f"e.g. {first_few(missing)}: correct them; paths are relative to the table's folder "
+            "(for dafuse run, or to --data.root)"
         )
     return paths
 
@@ -130,9 +169,14 @@ def _parts(texts: list[str], column: str, source: Path) -> list[str]:
                 "it must be train, test or val"
             )
     parts = [SPLIT_NAMES[text.lower()] for text in texts]
-    if "train" not in parts:
-        raise DafuseError(f"{source} has no train rows in its column {column!r}: mark some")
     return parts if "test" in parts else ["test" if part == "val" else part for part in parts]
+
+
+def _with_training(rows: _Rows) -> list[str]:
+    parts = rows.parts or []
+    if "train" not in parts:
+        raise DafuseError(f"{rows.source} has no train rows: mark some as train")
+    return parts
 
 
 def _in_order(names: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from types import TracebackType
 import rich.progress as bars
 from rich.console import Console
 
-from dafuse.progress import Bar, Progress
+from dafuse.progress import Bar, LineProgress, Progress
 
 
 class TerminalBar(Bar):
@@ -23,7 +23,7 @@ class TerminalBar(Bar):
 
 
 class TerminalProgress(Progress):
-    """Use as a context manager around the work."""
+    """Use as a context manager around the work. A log gets a line every few seconds, not bars."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -35,8 +35,9 @@ class TerminalProgress(Progress):
             bars.TextColumn("{task.fields[note]}"),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,  # a log wants lines, not bars
+            disable=not self.console.is_terminal,
         )
+        self._lines = None if self.console.is_terminal else LineProgress(self.say)
 
     def __enter__(self) -> "TerminalProgress":
         self._display.start()
@@ -52,6 +53,10 @@ class TerminalProgress(Progress):
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
+        if self._lines is not None:
+            with self._lines.bar(label, total) as bar:
+                yield bar
+            return
         task = self._display.add_task(label, total=total or None, note="")
         try:
             yield TerminalBar(total, self._display, task)
@@ -59,7 +64,7 @@ class TerminalProgress(Progress):
             self._display.remove_task(task)
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False)
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class LoggedProgress(Progress):

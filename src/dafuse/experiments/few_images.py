@@ -33,7 +33,8 @@ from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.cosine import class_sums, cosine_logits
 from dafuse.heads.lifting import Lift
 from dafuse.heads.sums import pooled
-from dafuse.methods.lift import LIFT, Head, kinds_of, lift_of
+from dafuse.methods.lift import LIFT
+from dafuse.methods.lifted import Head, kinds_of, lift_of
 from dafuse.progress import Progress
 from dafuse.report.few_images import FILE, OWN, read_cells
 from dafuse.report.measurements import FORMAT

@@ -14,11 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, beside, check_finite, from_numpy, library, to_numpy
-from dafuse.heads.choice import Choice, choose
-from dafuse.heads.closed_form import KINDS, Kind
-from dafuse.heads.confidence import Temperature, calibrated, unit_of
+from dafuse.heads.arrays import (
+    Array,
+    beside,
+    check_finite,
+    exact,
+    from_numpy,
+    library,
+    to_numpy,
+)
+from dafuse.heads.choice import Choice, Evidence, Found, choose, system_of, usual_penalty
+from dafuse.heads.closed_form import KINDS, Kind, Linear
+from dafuse.heads.confidence import Temperature, Threshold, calibrated, unit_of
 from dafuse.heads.drift import follow
+from dafuse.heads.familiarity import Familiarity, familiarity_of, left_out
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import LEAST, Precision, at_rest, awake, cast, in_steps, rounded
 from dafuse.heads.sums import ClassSums, pooled
@@ -39,16 +48,23 @@ class ClosedForm:
         like: Array,
         absolute: bool = False,
         tokens_M: Array | None = None,
+        last_token: slice | None = None,
     ) -> None:
         """Start without images. A penalty that is not given is chosen (`heads.choice`).
 
-        Columns that are CLS tokens (1 in ``tokens_M``) count more with few images.
+        Columns that are CLS tokens (1 in ``tokens_M``) count more with few images. Where it is told
+        which columns are the last of them, it finds out how familiar images are, too.
         The classifier is in the library and on the device of `like`, where features come from.
         """
         self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
         self.penalty, self.absolute, self.tokens_M = penalty, absolute, tokens_M
-        self.choice = Choice(KINDS[0], 0.0, 0, 0.0)
-        self.temperature = Temperature()
+        self.choice, self.evidence = Choice(KINDS[0], 0.0, 0, 0.0), Evidence()
+        self.temperature, self.threshold = Temperature(), Threshold()
+        self.last_token = last_token
+        self.familiarity: Familiarity | None = None
+        # of the last lesson's images that were left out in turn: labels, and what they looked like
+        self.tried = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.tried_scores_NC = np.zeros((0, 0))  # theirs
         self.weights_CM = from_numpy(np.zeros((0, sums.width), np.float32), like)
         self.bias_C = self.weights_CM[:, 0]
         self.resting_weights = self._rested(self.weights_CM)  # what outlives a lesson of these
@@ -57,21 +73,52 @@ class ClosedForm:
         self._settled = True  # the classifier is that of the sums
 
     def learn(
-        self, feats_NF: Array, labels_N: Array, before_NF: Array | None = None
+        self,
+        feats_NF: Array,
+        labels_N: Array,
+        before_NF: Array | None = None,
+        tried: np.ndarray | None = None,
     ) -> dict[str, Any]:
         """Add the images of a task and solve; what was chosen, for the diagnosis.
 
         Where the network has changed, and features of these images before that are given, the old
-        sums follow (`heads.drift`). Otherwise they stay as they were measured.
+        sums follow (`heads.drift`). Otherwise they stay as they were measured. Images at the rows
+        `tried`, by default all, are left out in turn: those that the network was not trained on.
         """
         hidden_NM, labels_N = self.lift(feats_NF), beside(labels_N, self.sums.means_CM)
         if before_NF is not None:
             follow(self.sums, self.lift(before_NF), hidden_NM)
-        self.sums.add(hidden_NM, labels_N)
-        self._settle(hidden_NM, labels_N)
+        rows = slice(None) if tried is None else tried
+        if self.sums.cut:
+            uncut = self.sums.uncut()
+            uncut.add(hidden_NM, labels_N)
+            found = self._chosen(uncut, hidden_NM[rows], labels_N[rows])
+            self.sums.add(hidden_NM, labels_N)
+            self._round()
+            found = found._replace(head=self._head_at(found.choice))
+        else:
+            self.sums.add(hidden_NM, labels_N)
+            self._round()
+            found = self._chosen(self._rounded, hidden_NM[rows], labels_N[rows])
+        self._settle(found, hidden_NM[rows])
         self.sums = self._rounded
         left_out = {"images": self.choice.left_out, "accuracy": self.choice.accuracy}
         return {"head": self.choice.kind, "penalty": self.choice.penalty, "left_out": left_out}
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        """Know these classes alone, in this order."""
+        factor = self._factor
+        self.sums.take(remaining)
+        self._resolve(factor)
+
+    def merge(self, other: "ClosedForm", numbers: Sequence[int]) -> None:
+        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        factor = (self._factor * other._factor) ** 0.5
+        self.sums.merge(other.sums.renumbered(numbers))
+        self.temperature = self.temperature.joined(other.temperature)
+        self.threshold = self.threshold.joined(other.threshold)
+        self.evidence = self.evidence + other.evidence
+        self._resolve(factor)
 
     def observe(self, feats_BF: Array, labels_B: Array) -> None:
         """Add a batch to the sums; the classifier follows when it is asked for."""
@@ -90,33 +137,90 @@ class ClosedForm:
         scores_KC = hidden_KM @ self.weights_CM.T + self.bias_C
         return scores_KC.reshape(*feats_BF.shape[:-1], len(self.bias_C))
 
-    def _settle(self, hidden_NM: Array, labels_N: Array) -> None:
-        """Solve, of the sums rounded to the precision they rest in; they stay as they are."""
+    def _round(self) -> None:
+        """Know the sums as they will rest, of which the classifier is; they stay as they are."""
         self._rounded, self.resting = rounded(self.sums, self.precision)
-        how = self.kinds, self.penalty, self.absolute, self.tokens_M
-        found = choose(self._rounded, hidden_NM, labels_N, *how)
-        check_finite(found.head.weights_MC, "the weights of the classifier")
-        unit = unit_of(found.head, self._rounded.means_CM)
-        exact_CM = found.head.weights_MC.T / unit
+
+    def _chosen(
+        self, sums: ClassSums, hidden_NM: Array, labels_N: Array, penalty: float | None = None
+    ) -> Found:
+        """What leaving out these images of the sums says, their scores in their own unit."""
+        how = self.kinds, penalty or self.penalty, self.absolute, self.tokens_M
+        found = choose(sums, hidden_NM, labels_N, *how, self.evidence)
+        unit = unit_of(found.head, sums.means_CM)
+        return found._replace(scores_NC=found.scores_NC / unit, fitted_NC=found.fitted_NC / unit)
+
+    def _head_at(self, choice: Choice) -> Linear:
+        return system_of(self._rounded, choice.kind, self.tokens_M).head(choice.penalty)
+
+    def _settle(self, found: Found, hidden_NM: Array) -> None:
+        """Become the classifier that was found, by leaving out some of these images."""
+        head, choice = found.head, found.choice
+        check_finite(head.weights_MC, "the weights of the classifier")
+        unit = unit_of(head, self._rounded.means_CM)
+        exact_CM = head.weights_MC.T / unit
         self.resting_weights = self._rested(exact_CM)
         self.weights_CM = self._woken(self.resting_weights)
         lost_CM = exact_CM - beside(self.weights_CM, exact_CM)  # by rounding
         centre_M = self._rounded.means_CM.mean(0)  # where the bias makes up for it
-        self.bias_C = self._plain(found.head.bias_C / unit + lost_CM @ centre_M)
-        known = self.temperature if found.choice.kind == self.choice.kind else Temperature()
-        self.temperature = known.after(found.scores_NC / unit, found.labels_N)
-        self.choice = found.choice
+        self.bias_C = self._plain(head.bias_C / unit + lost_CM @ centre_M)
+        known = self.temperature if choice.kind == self.choice.kind else Temperature()
+        self.temperature = known.after(found.scores_NC, found.labels_N)
+        if self.last_token is not None:
+            self._find_familiarity(found, unit, self.last_token, hidden_NM)
+        self.choice, self.evidence = choice, found.evidence
+        self.tried = found.labels_N, found.scores_NC.argmax(1)
+        self.tried_scores_NC = found.scores_NC
         self._settled = True
+
+    def _find_familiarity(
+        self, found: Found, unit: float, columns: slice, hidden_NM: Array
+    ) -> None:
+        """How familiar images are, and which are not, by those that were left out in turn.
+
+        Records make another classifier than the sums that images are left out of: what leaving an
+        image out changes there is taken from its scores here.
+        """
+        sums, regression = self._rounded, found.choice.kind == "ridge"
+        of_means_CC = found.head.scores(sums.means_CM) / unit
+        self.familiarity = familiarity_of(sums, of_means_CC, unit, regression, columns)
+        known = self.threshold if found.choice.kind == self.choice.kind else Threshold()
+        tried_NM = hidden_NM[found.rows_N]
+        fitted_NC = to_numpy(found.head.scores(exact(tried_NM))) / unit
+        scores_NC = fitted_NC + found.scores_NC - found.fitted_NC
+        familiar_N = left_out(self.familiarity, scores_NC, to_numpy(tried_NM), sums)
+        self.threshold = known.after(familiar_N, sums.classes)
 
     def _settle_if_needed(self) -> None:
         """After batches that were observed; with nothing at hand to leave out."""
         if not self._settled:
-            nothing = self.sums.means_CM[:0]
-            self._settle(nothing, from_numpy(np.zeros(0, np.int64), nothing))
+            self._solve_alone(self.penalty)
+
+    @property
+    def _factor(self) -> float:
+        """The penalty that was chosen, as a multiple of the usual one."""
+        usual = usual_penalty(self.choice.kind, self.sums.typical, self.sums.width)
+        return self.choice.penalty / usual
+
+    def _resolve(self, factor: float) -> None:
+        """Solve for other classes, where no image is at hand to choose a penalty with.
+
+        It is the usual one times a factor that was found before. The sums are rounded from here on.
+        """
+        usual = usual_penalty(self.kinds[0], self.sums.typical, self.sums.width)
+        self._solve_alone(self.penalty or factor * usual)
+        self.sums = self._rounded
+
+    def _solve_alone(self, penalty: float | None) -> None:
+        """Solve with no images to leave out."""
+        self._round()
+        nothing = self.sums.means_CM[:0]
+        labels_0 = from_numpy(np.zeros(0, np.int64), nothing)
+        self._settle(self._chosen(self._rounded, nothing, labels_0, penalty), nothing)
 
     def _rested(self, weights_CM: Array) -> dict[str, Array]:
         if self.precision == LEAST:
-            return dict(zip(("values", "step"), in_steps(weights_CM, 0, "int16"), strict=True))
+            return dict(zip(("values", "step"), in_steps(weights_CM, "int16"), strict=True))
         return {"values": self._plain(weights_CM)}
 
     def _woken(self, resting: dict[str, Array]) -> Array:
@@ -140,19 +244,36 @@ class ClosedForm:
             **{WEIGHTS + name: array for name, array in self.resting_weights.items()},
             "classifier/bias": self.bias_C,
             "classifier/chosen": from_numpy(chosen, self.sums.means_CM),
+            "classifier/evidence": from_numpy(self.evidence.array(), self.sums.means_CM),
         }
 
     def load_state(self, state: dict[str, Array]) -> None:
-        self.resting = _under(SUMS, state)
-        awake(self.sums, self.resting)
-        self._rounded = self.sums
-        self.resting_weights = _under(WEIGHTS, state)
-        self.weights_CM = self._woken(self.resting_weights)
-        self.bias_C = state["classifier/bias"]
         chosen = to_numpy(state["classifier/chosen"]).tolist()
         kind, penalty, count, accuracy, temperature, in_all = chosen
-        self.choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)
-        self.temperature = Temperature(temperature, int(in_all))
+        self.restore(
+            _under(SUMS, state),
+            _under(WEIGHTS, state),
+            state["classifier/bias"],
+            Choice(KINDS[int(kind)], penalty, int(count), accuracy),
+            Temperature(temperature, int(in_all)),
+        )
+        if "classifier/evidence" in state:  # which states of before have not
+            self.evidence = Evidence(*to_numpy(state["classifier/evidence"]))
+
+    def restore(
+        self,
+        resting: dict[str, Array],
+        weights: dict[str, Array],
+        bias_C: Array,
+        choice: Choice,
+        temperature: Temperature,
+    ) -> None:
+        """Become what these were taken from: sums and weights as they rest, and what was chosen."""
+        self.resting, self.resting_weights = resting, weights
+        awake(self.sums, resting)
+        self._rounded = self.sums
+        self.weights_CM, self.bias_C = self._woken(weights), bias_C
+        self.choice, self.temperature = choice, temperature
         self._settled = True
 
 

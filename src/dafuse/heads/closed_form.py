@@ -39,6 +39,7 @@ from dafuse.heads.sums import ClassSums
 Kind = Literal["ridge", "lda"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SPAN_PAYS = 1 / 3  # eigenvectors of more rows take longer than a few Cholesky factors
+FEW_ROWS = 600  # up to which a factor of their products takes less than a tenth of a second
 IN_SPAN = 1e-9  # a share of a vector's square that is rounding, not a part of it
 
 
@@ -73,15 +74,21 @@ class System:
         self.between = self.images / self.classes if kind == "ridge" else 0.0  # b
         rows = sums.scatter.rows()
         between_CM = self.between**0.5 * apart_CM if self.between else apart_CM[:0]
+        diagonal_M = sums.scatter.diagonal()
+        self._inverse: _InTheSpan | _DiagonalAndRows | _Square
         if rows is not None and len(rows) + self.classes < SPAN_PAYS * sums.width:
-            spanning = library(rows).concatenate([rows, between_CM])
-            self._inverse: _InTheSpan | _Square = _InTheSpan(self._emphasised(spanning))
+            spanning = self._emphasised(library(rows).concatenate([rows, between_CM]))
+            if diagonal_M is None:
+                self._inverse = _InTheSpan(spanning)
+            else:
+                twice_M = self._emphasised(self._emphasised(diagonal_M))
+                self._inverse = _DiagonalAndRows(twice_M, spanning)
         else:
             square_MM = self._emphasised(sums.scatter.square(between_CM))
             if emphasis_M is not None:
                 square_MM = square_MM * emphasis_M[:, None]
             self._inverse = _Square(square_MM)
-        self.every_penalty_at_once = isinstance(self._inverse, _InTheSpan)
+        self.penalties_are_cheap = self._inverse.penalties_are_cheap
         # the mean diagonal of what the penalty is added to
         self.scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
 
@@ -158,6 +165,8 @@ class Products(NamedTuple):
 class _Square:
     """(A + p I)^-1 = U^-1 U^-T for a whole matrix A. Keeps the last penalty's factor U."""
 
+    penalties_are_cheap = False
+
     def __init__(self, square_MM: Array) -> None:
         self._square_MM = square_MM
         self._last: tuple[float, Array] | None = None
@@ -183,8 +192,48 @@ class _Square:
         return self._last[1]
 
 
+class _DiagonalAndRows:
+    """(D + p I + Z^T Z)^-1 of a diagonal D and few rows Z, by Woodbury's identity.
+
+    With E = D + p I and G = I + Z E^-1 Z^T it is E^-1 - E^-1 Z^T G^-1 Z E^-1.
+    """
+
+    def __init__(self, diagonal_M: Array, rows_KM: Array) -> None:
+        self._diagonal_M, self._rows_KM = diagonal_M, rows_KM
+        self.mean_diagonal = float(diagonal_M.mean() + (rows_KM**2).sum() / len(diagonal_M))
+        self.penalties_are_cheap = len(rows_KM) <= FEW_ROWS
+
+    def solve(self, columns_MK: Array, penalty: float) -> Array:
+        scaled_MK = columns_MK / (self._diagonal_M + penalty)[:, None]
+        upper_KK = self._factor(penalty)
+        inner_KK = solved_backward(upper_KK, solved_forward(upper_KK, self._rows_KM @ scaled_MK))
+        back_MK = self._rows_KM.T @ inner_KK
+        return scaled_MK - back_MK / (self._diagonal_M + penalty)[:, None]
+
+    def products(
+        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+    ) -> Iterator[Products]:
+        for penalty in penalties:
+            scale_M, upper_KK = self._diagonal_M + penalty, self._factor(penalty)
+            scaled_NM, scaled_CM = apart_NM / scale_M, centred_CM / scale_M
+            half_KN = solved_forward(upper_KK, self._rows_KM @ scaled_NM.T)
+            half_KC = solved_forward(upper_KK, self._rows_KM @ scaled_CM.T)
+            yield Products(
+                (apart_NM * scaled_NM).sum(1) - (half_KN**2).sum(0),
+                scaled_NM @ centred_CM.T - half_KN.T @ half_KC,
+                scaled_CM @ centred_CM.T - half_KC.T @ half_KC,
+            )
+
+    def _factor(self, penalty: float) -> Array:
+        """The upper factor of G."""
+        scaled_KM = self._rows_KM / (self._diagonal_M + penalty)
+        return factor_of_square(add_to_diagonal(scaled_KM @ self._rows_KM.T, 1.0))
+
+
 class _InTheSpan:
     """(Z^T Z + p I)^-1 of few rows Z: x = (y - Z^T (Z Z^T + p I)^-1 Z y) / p."""
+
+    penalties_are_cheap = True
 
     def __init__(self, rows_KM: Array) -> None:
         self._rows_KM = rows_KM

@@ -16,9 +16,13 @@ import numpy as np
 
 from dafuse.heads.arrays import Array, library, to_numpy
 from dafuse.heads.closed_form import Linear
+from dafuse.heads.head import NEVER
 
 BEND = 6.0
 TYPICAL = 0.235  # on held-out training images of CIFAR-100
+REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
+FADING = 3  # power of the share of classes that were known then
+LEAST_TESTED = 5  # images, of which fewer say nothing of what others are like
 TRUST = 3000  # images left out that count as much as the typical temperature
 
 
@@ -29,22 +33,67 @@ class Temperature:
     value: float = TYPICAL
     images: int = 0  # that were left out, in all lessons
 
-    def after(self, scores_NC: np.ndarray, labels_N: np.ndarray) -> "Temperature":
+    def after(
+        self, scores_NC: np.ndarray, labels_N: np.ndarray, trust: int = TRUST
+    ) -> "Temperature":
         """When these images have been left out, too: a geometric mean over all of them."""
         count = len(labels_N)
         if not count or scores_NC.shape[1] < 2:
             return self
         best = best_temperature(calibrated(scores_NC, 1.0), labels_N)
-        known = TRUST + self.images
+        known = trust + self.images
         mean = (known * math.log(self.value) + count * math.log(best)) / (known + count)
         return Temperature(math.exp(mean), self.images + count)
+
+    def joined(self, other: "Temperature") -> "Temperature":
+        """What two classifiers know together: a geometric mean over all images left out."""
+        mine, theirs = TRUST / 2 + self.images, TRUST / 2 + other.images
+        mean = (mine * math.log(self.value) + theirs * math.log(other.value)) / (mine + theirs)
+        return Temperature(math.exp(mean), self.images + other.images)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """What is known of the familiarity below which an image is answered "unknown"."""
+
+    value: float = NEVER
+    images: float = 0.0  # left out, in all lessons; those of older ones have faded
+    classes: int = 0  # known when the last of them were left out
+
+    def after(self, familiarity_N: np.ndarray, classes: int) -> "Threshold":
+        """When images of this familiarity have been left out, too: a mean over lessons.
+
+        Familiarity moves as classes come, and old images are not there to see by how much: what
+        they said fades.
+        """
+        count = len(familiarity_N)
+        if count < LEAST_TESTED:
+            return self
+        found = float(np.quantile(familiarity_N, REFUSED, method="weibull"))
+        if not self.images:
+            return Threshold(found, count, classes)
+        before = self.images * min(1.0, self.classes / classes) ** FADING
+        value = (before * self.value + count * found) / (before + count)
+        return Threshold(value, before + count, classes)
+
+    def joined(self, other: "Threshold") -> "Threshold":
+        """What two classifiers know together: a mean over all images left out."""
+        images = self.images + other.images
+        if not images:
+            return self
+        value = (self.images * self.value + other.images * other.value) / images
+        return Threshold(value, images, max(self.classes, other.classes))
+
+
+def sharpness(classes: int, temperature: float) -> float:
+    """What bent scores of so many classes are multiplied by."""
+    return math.sqrt(math.log(max(2, classes))) / math.asinh(BEND) / temperature
 
 
 def calibrated(scores_NC: Array, temperature: float) -> Array:
     """The logits, which a softmax turns into probabilities; the order of the classes stays."""
-    classes = max(2, scores_NC.shape[-1])
-    scale = math.sqrt(math.log(classes)) / math.asinh(BEND) / temperature
-    return library(scores_NC).arcsinh(BEND * scores_NC) * scale
+    bent_NC = library(scores_NC).arcsinh(BEND * scores_NC)
+    return bent_NC * sharpness(scores_NC.shape[-1], temperature)
 
 
 def unit_of(head: Linear, means_CM: Array) -> float:

@@ -40,7 +40,7 @@ class Lift:
         tokens_M = np.zeros(self.width)
         tokens_M[: len(weights_F)] = 0 if tokens_F is None else tokens_F
         self.tokens_M = exact(from_numpy(tokens_M, like))
-        self._weights_F = from_numpy(weights_F.astype(np.float32), like)
+        self.weights_F = from_numpy(weights_F.astype(np.float32), like)
         self._random_FM: Array | None = None
         if width:
             drawn = np.random.Generator(np.random.PCG64(seed)).standard_normal(
@@ -51,7 +51,7 @@ class Lift:
 
     def __call__(self, feats_NF: Array) -> Array:
         """Hidden features [N, M] in float32."""
-        weighted_NF = feats_NF * self._weights_F
+        weighted_NF = feats_NF * self.weights_F
         if self._random_FM is None:
             return weighted_NF
         xp = library(feats_NF)

@@ -4,9 +4,11 @@ The pooled scatter rests as its upper factor U (U^T U = S), packed without its z
 divided by the root of its sum of squares. Half precision is enough for a factor: rounding U moves S
 little in the directions in which S is small, where rounding S itself would make it indefinite.
 Class means rest as differences from their mean, in steps of the largest of each column: in sixteen
-bits that rounds them much less than half precision, which costs up to 0.2 points. In the records of
-classes, directions and the root of the rest take eight bits a number, in steps of the largest of
-each row.
+bits that rounds them much less than half precision, which costs up to 0.2 points.
+
+A record of a class rests by itself, whatever other classes there are: it is written once, and
+models can hand it on. Its numbers are whole numbers of steps, and a few columns that lie side by
+side share a step: sixteen bits for the mean, eight for the directions and the root of the rest.
 """
 
 from copy import copy
@@ -22,49 +24,66 @@ from dafuse.heads.sums import ClassSums
 Precision = Literal["float16", "float32", "float64"]
 LEAST: Precision = "float16"  # of the factor; means and records as said above
 STEPS = {"int8": 127, "int16": 32767}  # to either side of zero
+NOTHING = 1e-30  # where the largest number is below this, all count as zero: a step must not be one
+Kind = Literal["int8", "int16"]
+RECORDS: dict[str, tuple[Kind, int]] = {  # bits of a number, and columns that share a step
+    "means": ("int16", 16),
+    "directions": ("int8", 96),
+    "rest": ("int8", 96),
+}
 
 
 def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
     """Arrays that say all that the sums know, as far as the precision goes."""
+    if isinstance(sums.scatter, ClasswiseScatter):
+        return _records_at_rest(sums, sums.scatter, precision)
+    assert isinstance(sums.scatter, PooledScatter)
     found = {"counts": sums.counts_C}
     if precision == LEAST:
         centre_M = sums.means_CM.mean(0) if sums.classes else sums.means_CM.sum(0)
         found["centre"] = cast(centre_M, "float32")
         apart_CM = sums.means_CM - exact(found["centre"])
-        found["means"], found["means_step"] = in_steps(apart_CM, 0, "int16")
+        found["means"], found["means_step"] = in_steps(apart_CM, "int16")
     else:
         found["means"] = cast(sums.means_CM, precision)
-    unit = "float64" if precision == "float64" else "float32"
-    if isinstance(sums.scatter, ClasswiseScatter):
-        directions_CRM, rest_CM = sums.scatter.directions_CRM, sums.scatter.rest_CM
-        scale_M = _root_or_one((rest_CM + (directions_CRM**2).sum(1)).sum(0))
-        found["scale"] = cast(scale_M, unit)
-        scale_M = exact(found["scale"])
-        parts = {"directions": directions_CRM / scale_M, "rest": rest_CM**0.5 / scale_M}
-        for name, part in parts.items():
-            if precision == LEAST:
-                found[name], found[f"{name}_step"] = in_steps(part, -1, "int8")
-            else:
-                found[name] = cast(part, precision)
-    elif isinstance(sums.scatter, PooledScatter):
-        factor_KM = sums.scatter.factor()
-        scale_M = _root_or_one((factor_KM**2).sum(0))
-        found["scale"] = cast(scale_M, unit)
-        found["factor"] = _packed(cast(factor_KM / scale_M, precision))
+    factor_KM = sums.scatter.factor()
+    scale_M = _root_or_one((factor_KM**2).sum(0))
+    found["scale"] = cast(scale_M, "float64" if precision == "float64" else "float32")
+    found["factor"] = _packed(cast(factor_KM / scale_M, precision))
     return found
 
 
 def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
     """Become what these arrays say."""
-    sums.counts_C, sums.means_CM = exact(resting["counts"]), exact(resting["means"])
-    if "centre" in resting:
-        sums.means_CM = sums.means_CM * exact(resting["means_step"]) + exact(resting["centre"])
-    scale_M = exact(resting["scale"])
+    sums.counts_C = exact(resting["counts"])
     if isinstance(sums.scatter, ClasswiseScatter):
-        sums.scatter.directions_CRM = _records(resting, "directions") * scale_M
-        sums.scatter.rest_CM = (_records(resting, "rest") * scale_M) ** 2
+        sums.means_CM = _woken(resting, "means")
+        sums.scatter.directions_CRM = _woken(resting, "directions")
+        sums.scatter.rest_CM = _woken(resting, "rest") ** 2
     elif isinstance(sums.scatter, PooledScatter):
+        sums.means_CM = exact(resting["means"])
+        if "centre" in resting:
+            sums.means_CM = sums.means_CM * exact(resting["means_step"]) + exact(resting["centre"])
+        scale_M = exact(resting["scale"])
         sums.scatter.set_factor(_unpacked(resting["factor"], len(scale_M)) * scale_M)
+
+
+def _records_at_rest(
+    sums: ClassSums, scatter: ClasswiseScatter, precision: Precision
+) -> dict[str, Array]:
+    """Arrays whose first axis is the classes; what is said of a class depends on no other."""
+    found = {"counts": sums.counts_C}
+    parts = {
+        "means": sums.means_CM,
+        "directions": scatter.directions_CRM,
+        "rest": scatter.rest_CM**0.5,
+    }
+    for name, part in parts.items():
+        if precision == LEAST:
+            found[name], found[f"{name}_step"] = in_shared_steps(part, *RECORDS[name])
+        else:
+            found[name] = cast(part, precision)
+    return found
 
 
 def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str, Array]]:
@@ -76,16 +95,32 @@ def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str,
     return later, resting
 
 
-def in_steps(
-    array: Array, axis: Literal[0, -1], kind: Literal["int8", "int16"]
-) -> tuple[Array, Array]:
-    """Whole numbers of steps, and the step of all that lies along an axis: its largest fits."""
+def in_steps(array_KM: Array, kind: Kind) -> tuple[Array, Array]:
+    """Whole numbers of steps, and the step of each column, whose largest number fits."""
+    xp, array_KM = library(array_KM), exact(array_KM)
+    largest = xp.amax(abs(array_KM), 0) if len(array_KM) else array_KM.sum(0)
+    step_M = cast((largest + (largest < NOTHING)) / STEPS[kind], "float32")
+    return cast(xp.round(array_KM / exact(step_M)), kind), step_M
+
+
+def in_shared_steps(array: Array, kind: Kind, columns: int) -> tuple[Array, Array]:
+    """As `in_steps`, where so many columns of a row share a step: [..., M] and [..., M / columns].
+
+    Where the columns do not come out even, the last step has fewer.
+    """
     xp, array = library(array), exact(array)
-    nothing = 0 * abs(array).sum(axis)  # an axis may be empty
-    largest = xp.amax(abs(array), axis) if array.shape[axis] else nothing
-    step = cast((largest + (largest == 0)) / STEPS[kind], "float32")
-    wide = exact(step)[None] if axis == 0 else exact(step)[..., None]
-    return cast(xp.round(array / wide), kind), step
+    width = array.shape[-1]
+    starts = range(0, width, columns)
+    largest = [xp.amax(abs(array[..., start : start + columns]), -1) for start in starts]
+    most = xp.stack(largest, -1)
+    step = cast((most + (most < NOTHING)) / STEPS[kind], "float32")
+    return cast(xp.round(array / _spread(step, columns, width)), kind), step
+
+
+def _spread(step: Array, columns: int, width: int) -> Array:
+    """The step of each column."""
+    wide = exact(step)[..., None] + zeros(step, columns)
+    return wide.reshape(*step.shape[:-1], step.shape[-1] * columns)[..., :width]
 
 
 def cast(array: Array, precision: str) -> Array:
@@ -93,10 +128,12 @@ def cast(array: Array, precision: str) -> Array:
     return array.astype(precision) if xp is np else array.to(getattr(xp, precision))
 
 
-def _records(resting: dict[str, Array], name: str) -> Array:
-    """The numbers of an array that may rest in eight bits."""
+def _woken(resting: dict[str, Array], name: str) -> Array:
+    """The numbers of a part of records."""
     numbers, step = exact(resting[name]), resting.get(f"{name}_step")
-    return numbers if step is None else numbers * exact(step)[..., None]
+    if step is None:
+        return numbers
+    return numbers * _spread(step, RECORDS[name][1], numbers.shape[-1])
 
 
 def _packed(factor_KM: Array) -> Array:

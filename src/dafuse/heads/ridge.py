@@ -20,6 +20,7 @@ from dafuse.heads.arrays import exact
 
 CHUNK = 2048  # rows of H at a time
 PENALTIES = tuple(10.0**power for power in range(-8, 9))
+ALONE = 1e-9  # 1 - g of an image whose own direction no other image has
 
 Lift = Callable[[Tensor], Tensor]  # features [N, D] -> rows of H [N, M]
 
@@ -65,6 +66,31 @@ def choose_penalty(
 
 def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
     """The rows W [C, M], in the precision and on the device of the moments."""
+    lower_MM = _factor(gram_MM, penalty)
+    rows_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
+    return rows_CM.to(moments_CM).contiguous()
+
+
+def left_out(
+    gram_MM: Tensor, moments_CM: Tensor, penalty: float, hidden_NM: Tensor, labels_N: Tensor
+) -> Tensor:
+    """Scores [N, C] of images of the sums, each as if it were not in them; in float64.
+
+    Without the image h of class y, by the Sherman-Morrison identity and with A = G + λI,
+
+        (Q - e_y hᵀ) (A - h hᵀ)⁻¹ h = (s - g e_y) / (1 - g),    s = Q A⁻¹ h,  g = hᵀ A⁻¹ h
+    """
+    hidden_NM = exact(hidden_NM)
+    inner_MN = torch.cholesky_solve(hidden_NM.T, _factor(gram_MM, penalty))
+    scores_NC = inner_MN.T @ exact(moments_CM).T
+    own_N = (hidden_NM.T * inner_MN).sum(0)
+    images_N = torch.arange(len(hidden_NM), device=scores_NC.device)
+    scores_NC[images_N, labels_N.to(scores_NC.device)] -= own_N
+    return scores_NC / (1 - own_N).clamp(min=ALONE)[:, None]
+
+
+def _factor(gram_MM: Tensor, penalty: float) -> Tensor:
+    """The lower Cholesky factor of G + λI."""
     penalised_MM = exact(gram_MM).clone()
     penalised_MM.diagonal().add_(penalty)
     lower_MM, failed = torch.linalg.cholesky_ex(penalised_MM)
@@ -73,8 +99,7 @@ def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
             f"the ridge penalty {penalty:g} is too small for these features: their Gram matrix "
             "has no Cholesky factor"
         )
-    rows_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
-    return rows_CM.to(moments_CM).contiguous()
+    return lower_MM
 
 
 def rounding_floor(gram_MM: Tensor, kept: torch.dtype = torch.float32) -> float:

@@ -1,7 +1,9 @@
-"""The scatter of images about their class means, S = sum of (h - mu)(h - mu)^T, in two forms.
+"""The scatter of images about their class means, S = sum of (h - mu)(h - mu)^T, in three forms.
 
 `PooledScatter` is one sum over all classes, exact. `ClasswiseScatter` keeps a record of each class,
 from which a class can be taken out again; what does not fit into a record is kept as a diagonal.
+`RecordsAndImages` has the images of a lesson whole beside the records of before: an image can only
+be left out again where all that it brought is there.
 """
 
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, exact, library, on_cpu, zeros
+from dafuse.heads.arrays import Array, add_to_diagonal, exact, library, on_cpu, zeros
 from dafuse.heads.factors import factor_of_rows, factor_of_square, joined, squared
 
 JOINING_PAYS = 1 / 4  # rows for each column, up to which they join a factor; more make a square
@@ -25,7 +27,13 @@ class Scatter(Protocol):
         """S [M, M], plus the products h h^T of more rows."""
 
     def rows(self) -> Array | None:
-        """Few rows R [K, M] with R^T R = S, where there are such."""
+        """Few rows R [K, M] with R^T R + diagonal = S, where there are such."""
+
+    def diagonal(self) -> Array | None:
+        """What S has beside the products of its rows: [M]; None where that is nothing."""
+
+    def part(self, columns: slice) -> Array:
+        """S of these columns alone: [D, D]."""
 
     def merge(self, other: Any) -> None:
         """Add another scatter of the same form."""
@@ -75,6 +83,15 @@ class PooledScatter:
         rows_KM = library(self._upper_KM).concatenate([self._upper_KM, *self._waiting])
         return rows_KM if len(rows_KM) < self.width else None
 
+    def diagonal(self) -> Array | None:
+        return None
+
+    def part(self, columns: slice) -> Array:
+        rows_KM = self.rows()
+        if rows_KM is None:
+            return self.square()[columns, columns]
+        return rows_KM[:, columns].T @ rows_KM[:, columns]
+
     def factor(self) -> Array:
         """The upper factor U [K, M] with U^T U = S, K <= M: no row of it belongs to an image."""
         if self._upper_KM is not None and not self._waiting:
@@ -119,9 +136,7 @@ class ClasswiseScatter:
         xp = library(rows_KM)
         new = int(labels_K.max(initial=-1)) + 1 - len(self.rest_CM)
         if new > 0:
-            more = zeros(self.rest_CM, new, self.rank, self.width)
-            self.directions_CRM = xp.concatenate([self.directions_CRM, more])
-            self.rest_CM = xp.concatenate([self.rest_CM, zeros(self.rest_CM, new, self.width)])
+            self.grow(new)
         for label in np.unique(labels_K):
             own_KM = rows_KM[labels_K == label]
             both = xp.concatenate([self.directions_CRM[label], own_KM])
@@ -130,9 +145,28 @@ class ClasswiseScatter:
             self.rest_CM[label] = self.rest_CM[label] + dropped_M
 
     def merge(self, other: "ClasswiseScatter") -> None:
-        classes = np.arange(len(other.rest_CM))
-        self.add(other.directions_CRM.reshape(-1, self.width), classes.repeat(other.rank))
-        self.rest_CM[: len(classes)] += other.rest_CM
+        """Add the records of another; those of classes that have none here are copied."""
+        new = len(other.rest_CM) - len(self.rest_CM)
+        if new > 0:
+            self.grow(new)
+        for label in range(len(other.rest_CM)):
+            directions_RM, rest_M = other.directions_CRM[label], other.rest_CM[label]
+            if other.is_empty(label):
+                continue
+            if self.is_empty(label):
+                self.directions_CRM[label], self.rest_CM[label] = directions_RM, rest_M
+            else:
+                self.add(directions_RM, np.full(other.rank, label))
+                self.rest_CM[label] += rest_M
+
+    def is_empty(self, label: int) -> bool:
+        """Whether a class has no scatter: it has no image, or one."""
+        return not bool((self.directions_CRM[label] != 0).any() or (self.rest_CM[label] != 0).any())
+
+    def take(self, classes: np.ndarray) -> None:
+        """Keep the records of these classes alone, in this order."""
+        self.directions_CRM = self.directions_CRM[classes]
+        self.rest_CM = self.rest_CM[classes]
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         """Have the directions mapped; the rest, of which no direction is known, stays."""
@@ -147,7 +181,58 @@ class ClasswiseScatter:
         return square_MM
 
     def rows(self) -> Array | None:
-        return None
+        flat_KM = self.directions_CRM.reshape(-1, self.width)
+        flat_KM = flat_KM[(flat_KM != 0).any(1)]
+        return flat_KM if len(flat_KM) < self.width else None
+
+    def diagonal(self) -> Array | None:
+        return self.rest_CM.sum(0)
+
+    def part(self, columns: slice) -> Array:
+        width = len(range(*columns.indices(self.width)))
+        flat_KD = self.directions_CRM[..., columns].reshape(-1, width)
+        return add_to_diagonal(flat_KD.T @ flat_KD, self.rest_CM[:, columns].sum(0))
+
+    def grow(self, new: int) -> None:
+        """Have so many more classes, without images yet."""
+        xp = library(self.rest_CM)
+        more = zeros(self.rest_CM, new, self.rank, self.width)
+        self.directions_CRM = xp.concatenate([self.directions_CRM, more])
+        self.rest_CM = xp.concatenate([self.rest_CM, zeros(self.rest_CM, new, self.width)])
+
+
+class RecordsAndImages:
+    """The records of before and, added up without a cut, what has come since."""
+
+    def __init__(self, records: ClasswiseScatter) -> None:
+        self.records = records
+        self.images = PooledScatter(records.width, records.rest_CM)
+
+    def add(self, rows_KM: Array, labels_K: np.ndarray) -> None:
+        self.images.add(rows_KM, labels_K)
+
+    def merge(self, other: "RecordsAndImages") -> None:
+        self.records.merge(other.records)
+        self.images.merge(other.images)
+
+    def follow(self, map_rows: Callable[[Array], Array]) -> None:
+        self.records.follow(map_rows)
+        self.images.follow(map_rows)
+
+    def square(self, more_KM: Array | None = None) -> Array:
+        return self.records.square(more_KM) + self.images.square()
+
+    def rows(self) -> Array | None:
+        old_KM, new_KM = self.records.rows(), self.images.rows()
+        if old_KM is None or new_KM is None or len(old_KM) + len(new_KM) >= self.records.width:
+            return None
+        return library(old_KM).concatenate([old_KM, new_KM])
+
+    def diagonal(self) -> Array | None:
+        return self.records.diagonal()
+
+    def part(self, columns: slice) -> Array:
+        return self.records.part(columns) + self.images.part(columns)
 
 
 def _cut(rows_KM: Array, rank: int) -> tuple[Array, Array]:

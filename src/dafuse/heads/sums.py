@@ -9,10 +9,13 @@ have together S1 + S2 + n1 n2 / (n1 + n2) d d^T. Every head of `heads.closed_for
 All of it works on numpy arrays and on torch tensors (`heads.arrays`), in float64.
 """
 
+from collections.abc import Sequence
+from copy import copy
+
 import numpy as np
 
 from dafuse.heads.arrays import Array, exact, library, one_hot, to_numpy, zeros
-from dafuse.heads.scatter import ClasswiseScatter, PooledScatter, Scatter
+from dafuse.heads.scatter import ClasswiseScatter, PooledScatter, RecordsAndImages, Scatter
 
 CHUNK = 4096  # images whose hidden features are held in float64 at once
 
@@ -34,6 +37,11 @@ class ClassSums:
         return len(counts_C) * float(np.exp(np.log(counts_C).mean())) if len(counts_C) else 0.0
 
     @property
+    def cut(self) -> bool:
+        """Whether records say less of their images than was added."""
+        return isinstance(self.scatter, ClasswiseScatter)
+
+    @property
     def classes(self) -> int:
         return len(self.counts_C)
 
@@ -47,12 +55,41 @@ class ClassSums:
             part = slice(start, start + CHUNK)
             self._add(exact(hidden_NM[part]), labels_N[part])
 
+    def uncut(self) -> "ClassSums":
+        """The same sums, to which images are added whole, so that each can be left out again.
+
+        They hold while these ones stay as they are: the records are not copied.
+        """
+        later = copy(self)
+        if isinstance(self.scatter, ClasswiseScatter):
+            later.scatter = RecordsAndImages(self.scatter)
+        return later
+
     def merge(self, other: "ClassSums") -> None:
         """What another was taught, whose class numbers mean the same classes."""
         self._grow(other.classes)
         known = np.arange(other.classes)
         self._move(other.counts_C, other.means_CM, known)
         self.scatter.merge(other.scatter)
+
+    def take(self, classes: Sequence[int]) -> None:
+        """Keep these classes alone, in this order; a pooled scatter keeps what it has of others."""
+        chosen = np.array(classes, dtype=np.int64)
+        self.counts_C, self.means_CM = self.counts_C[chosen], self.means_CM[chosen]
+        if isinstance(self.scatter, ClasswiseScatter):
+            self.scatter.take(chosen)
+
+    def renumbered(self, numbers: Sequence[int]) -> "ClassSums":
+        """The same images where class i is called ``numbers[i]``; others have no image yet."""
+        later = copy(self)
+        order = np.full(max(numbers, default=-1) + 1, -1)
+        order[np.array(numbers, dtype=np.int64)] = np.arange(self.classes)
+        later._grow(self.classes + 1)  # a class without images, which -1 names
+        if isinstance(later.scatter, ClasswiseScatter):
+            later.scatter = copy(later.scatter)
+            later.scatter.grow(1)
+        later.take(order.tolist())
+        return later
 
     def _add(self, hidden_NM: Array, labels_N: Array) -> None:
         numbers = to_numpy(labels_N)

@@ -25,13 +25,16 @@ first task is APER's, by SGD; the authors' is linear, of rank 8, by Adam.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import add_to_diagonal, check_finite
 from dafuse.heads.resting import Precision, awake, rounded
@@ -45,6 +48,7 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
 from dafuse.vit.adapter import Adapter
+from dafuse.vit.depths import Depths
 
 ROUNDING = 1e-9  # a share of the largest singular value that is rounding
 
@@ -79,6 +83,7 @@ class AnaCP(Method):
     )
     trains_once = True
     observes = True
+    depths: ClassVar[Depths] = "last"
 
     lifts: int = 3
     width: int = 5000
@@ -111,14 +116,32 @@ class AnaCP(Method):
         self.rows_CM = torch.zeros(0, self.width, device=device)
         self._rest()
         self._solved = True  # targets and rows are those of the sums
+        self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, held out
 
     def learn(self, task: Task) -> dict[str, Any]:
+        return self.teach(task, task.train)
+
+    def teach(
+        self, task: Task, images: ImageSet, tried: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Train on the task where it is time, add images of known and new classes, solve.
+
+        Those at the rows `tried` are scored before they are added.
+        """
         if task.number == 1 and self.tune == "first":
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
             fit_with_proxy(self.trainer, task, self.adapter, schedule)
-        feats_ND, labels_N = self.trainer.features(task.train, self._attached)
+        feats_ND, labels_N = self.trainer.features(images, self.attached)
         check_finite(feats_ND, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
+            if tried is not None and len(tried):
+                now = np.ones(len(feats_ND), dtype=bool)
+                now[tried] = False
+                self._add(feats_ND[now], labels_N[now])
+                self._solve()
+                scores_NC = self.hidden(feats_ND[tried]) @ self.rows_CM.T
+                self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
+                feats_ND, labels_N = feats_ND[tried], labels_N[tried]
             self._add(feats_ND, labels_N)
             self._solve()
             self.sums = self._rounded
@@ -127,7 +150,7 @@ class AnaCP(Method):
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; targets and rows follow when they are asked for."""
-        feats_BD = self.trainer.encode(images_B3SS, self._attached)
+        feats_BD = self.trainer.encode(images_B3SS, self.attached)
         check_finite(feats_BD, "the features of a batch")
         self._add(feats_BD, labels_B)
         self._solved = False
@@ -139,11 +162,24 @@ class AnaCP(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         self._solve_if_needed()
-        units_BD = F.normalize(self.trainer.encode(images_B3SS, self._attached), dim=1)
-        return self._hidden(units_BD) @ self.rows_CM.T
+        return self.hidden(self.trainer.encode(images_B3SS, self.attached)) @ self.rows_CM.T
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        """Know these classes alone; every scatter keeps what it has of the others."""
+        for sums in self.sums:
+            sums.take(remaining)
+        self._solve()
+        self.sums = self._rounded
+
+    def merge(self, other: "AnaCP", numbers: Sequence[int]) -> None:
+        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        for mine, theirs in zip(self.sums, other.sums, strict=True):
+            mine.merge(theirs.renumbered(numbers))
+        self._solve()
+        self.sums = self._rounded
 
     @property
-    def _attached(self) -> Adapter | None:
+    def attached(self) -> Adapter | None:
         return None if self.tune == "none" else self.adapter
 
     def _random(self, purpose: str) -> Tensor:
@@ -163,8 +199,11 @@ class AnaCP(Method):
             found_ND += F.normalize(scores_NC @ self.targets_CD, dim=1)
         return found_ND / self.lifts
 
-    def _hidden(self, units_ND: Tensor) -> Tensor:
+    def hidden(self, feats_ND: Tensor) -> Tensor:
         """What the classifier is linear in."""
+        return self._hidden(F.normalize(feats_ND, dim=1))
+
+    def _hidden(self, units_ND: Tensor) -> Tensor:
         return F.gelu(self._projected(units_ND) @ self.last_DM)
 
     def _add(self, feats_ND: Tensor, labels_N: Tensor) -> None:
@@ -221,14 +260,18 @@ class AnaCP(Method):
         return found | {"classifier/rows": self.rows_CM}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        if self.tune != "none":
-            self.adapter.set(unpacked(state, "modules/adapter"))
+        self.load_network(state)
         self.resting = [unpacked(state, f"statistics/sums{n}") for n in range(len(self.sums))]
         for sums, resting in zip(self.sums, self.resting, strict=True):
             awake(sums, resting)
         self._rounded = self.sums
-        self.targets_CD, self.onto_HCM = state["classifier/targets"], state["classifier/onto"]
         self.rows_CM, self._solved = state["classifier/rows"], True
+
+    def load_network(self, state: dict[str, Tensor]) -> None:
+        """What gives hidden features, and no more."""
+        if self.tune != "none":
+            self.adapter.set(unpacked(state, "modules/adapter"))
+        self.targets_CD, self.onto_HCM = state["classifier/targets"], state["classifier/onto"]
 
 
 def spread(means_CD: Tensor, covariance_DD: Tensor, alpha: float, dewhiten: bool) -> Tensor:

@@ -19,12 +19,15 @@ out.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm
@@ -33,6 +36,7 @@ from dafuse.heads.sums import pooled
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_ranges
 from dafuse.seeds import derive
+from dafuse.vit.depths import Depths
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,6 +55,8 @@ class KLDA(Method):
     paper = "https://arxiv.org/abs/2412.15571"
     keeps = "a count, a mean and a row for each class, one scatter for all (50 MB by default)"
     observes = True
+    depths: ClassVar[Depths] = "last"
+    attached: ClassVar[None] = None  # nothing is trained
 
     width: int = 5000
     gamma: float | None = None
@@ -71,16 +77,40 @@ class KLDA(Method):
         )
 
     def learn(self, task: Task) -> dict[str, Any]:
-        feats_ND, labels_N = self.trainer.features(task.train, attached=None)
+        return self.teach(task, task.train)
+
+    def teach(
+        self, task: Task, images: ImageSet, tried: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Add images of known and new classes, and solve; those at the rows `tried` choose how."""
+        feats_ND, labels_N = self.trainer.features(images, attached=None)
         check_finite(feats_ND, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
-            return self.solved.learn(feats_ND, labels_N)
+            return self.solved.learn(feats_ND, labels_N, tried=tried)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         self.solved.observe(self.trainer.encode(images_B3SS, attached=None), labels_B)
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         return self.solved.logits(self.trainer.encode(images_B3SS, attached=None))
+
+    @property
+    def tried(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and scores of the last images that were left out."""
+        return self.solved.tried[0], self.solved.tried_scores_NC
+
+    def hidden(self, feats_ND: Tensor) -> Tensor:
+        """What the classifier is linear in."""
+        return self.lift(feats_ND)
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        self.solved.drop(remaining)
+
+    def merge(self, other: "KLDA", numbers: Sequence[int]) -> None:
+        self.solved.merge(other.solved, numbers)
+
+    def load_network(self, state: dict[str, Tensor]) -> None:
+        """Nothing: hidden features follow from the seed."""
 
     def state(self) -> dict[str, Tensor]:
         return self.solved.state()

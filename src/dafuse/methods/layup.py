@@ -18,17 +18,20 @@ the authors choose λ on a stream without tasks is not known here: it is `usual_
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.choice import usual_penalty
-from dafuse.heads.ridge import exact, rounding_floor, solve, statistics
+from dafuse.heads.ridge import exact, left_out, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
@@ -36,7 +39,7 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import parts_of
+from dafuse.vit.depths import Depths, parts_of
 
 FOLDS = 4
 PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # the first of equals is taken
@@ -66,6 +69,7 @@ class LayUP(Method):
     )
     trains_once = True
     observes = True
+    depths: ClassVar[Depths] = "all"
 
     blocks: int = 6
     penalty: float | None = None
@@ -90,18 +94,32 @@ class LayUP(Method):
         self.count = 0  # of images in the sums
         self.rows_CM = torch.zeros(0, wide, device=device)
         self._solved = True  # the rows are those of the sums
+        self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, left out
 
     def learn(self, task: Task) -> dict[str, Any]:
+        return self.teach(task, task.train)
+
+    def teach(
+        self, task: Task, images: ImageSet, tried: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Train on the task where it is time, add images of known and new classes, solve.
+
+        Those at the rows `tried` are then scored as if they had not been taught.
+        """
         if task.number == 1 and self.tune == "first":
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
             fit_with_proxy(self.trainer, task, self.adapter, schedule)
-        feats_NF, labels_N = self.trainer.features(task.train, self._attached, depths="all")
-        feats_NM = feats_NF[:, self.columns]
+        feats_NF, labels_N = self.trainer.features(images, self.attached, depths=self.depths)
+        feats_NM = self.hidden(feats_NF)
         check_finite(feats_NM, f"the features of task {task.number}")
         with self.trainer.phase("ridge"):
             chosen = self._tried(feats_NM, labels_N) if self.penalty is None else self.penalty
             self._add(feats_NM, labels_N)
             penalty = self._solve(chosen)
+            if tried is not None and len(tried):
+                sums = self.gram_MM, self.moments_CM, penalty
+                scores_NC = left_out(*sums, feats_NM[tried], labels_N[tried])
+                self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
         return {"penalty_chosen": chosen, "penalty": penalty}
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
@@ -120,13 +138,32 @@ class LayUP(Method):
         self._solve_if_needed()
         return self._features(images_B3SS) @ self.rows_CM.T
 
+    def drop(self, remaining: Sequence[int]) -> None:
+        """Know these classes alone; the rows of ridge regression do not depend on each other."""
+        self._solve_if_needed()
+        rows = list(remaining)
+        self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
+
+    def merge(self, other: "LayUP", numbers: Sequence[int]) -> None:
+        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        classes = max(len(self.moments_CM), max(numbers, default=-1) + 1)
+        moments_CM = self.gram_MM.new_zeros(classes, len(self.gram_MM))
+        moments_CM[: len(self.moments_CM)] = self.moments_CM
+        moments_CM[list(numbers)] += other.moments_CM
+        self.gram_MM, self.moments_CM = self.gram_MM + other.gram_MM, moments_CM
+        self.count += other.count
+        self._solve(self.penalty)
+
     @property
-    def _attached(self) -> Adapter | None:
+    def attached(self) -> Adapter | None:
         return None if self.tune == "none" else self.adapter
 
     def _features(self, images_B3SS: Tensor) -> Tensor:
-        feats_BF = self.trainer.encode(images_B3SS, self._attached, depths="all")
-        return feats_BF[:, self.columns]
+        return self.hidden(self.trainer.encode(images_B3SS, self.attached, depths=self.depths))
+
+    def hidden(self, feats_NF: Tensor) -> Tensor:
+        """What the classifier is linear in."""
+        return feats_NF[:, self.columns]
 
     def _with(self, feats_NM: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         """The sums G and Q if these images were in them, too."""
@@ -181,9 +218,13 @@ class LayUP(Method):
             "classifier/rows": self.rows_CM,
         }
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_network(self, state: dict[str, Tensor]) -> None:
+        """What gives hidden features, and no more."""
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.load_network(state)
         self.gram_MM = exact(state["statistics/gram"])
         self.moments_CM = exact(state["statistics/moments"])
         self.count = int(state["statistics/count"])

@@ -14,6 +14,7 @@ with exact leave-one-out, and sums that rest as a factor in half precision are i
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,27 +22,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
-from dafuse.heads.arrays import Array, check_finite
+from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm
-from dafuse.heads.closed_form import KINDS, Kind
-from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.contract import Method
+from dafuse.methods.lifted import MOST_COLUMNS, Head, kinds_of, lift_of
 from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
-from dafuse.seeds import derive
 from dafuse.vit.adapter import Adapter
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths, parts_of
-
-Head = Literal["ridge", "lda", "auto"]
-MOST_COLUMNS = 100_000  # random ones, whose scatter takes 40 GB
+from dafuse.vit.depths import Depths
 
 
 @dataclass(kw_only=True, eq=False)
@@ -109,11 +105,24 @@ class LIFT(Method):
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 
     def learn(self, task: Task) -> dict[str, Any]:
-        before_NF = self._tuned(task)
-        feats_NF, labels_N = self._features(task)
+        return self.teach(task, task.train)
+
+    def teach(
+        self, task: Task, images: ImageSet, tried: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Train on the task where it is time, add images of known and new classes, solve.
+
+        Those at the rows `tried` choose the penalty; by default all that can be left out.
+        """
+        before_NF = None
+        if self._trains(task):
+            if task.number > 1:  # then the sums must follow
+                before_NF, _ = self._features(images)
+            self._train(task)
+        feats_NF, labels_N = self._features(images)
         check_finite(feats_NF, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
-            return self.solved.learn(feats_NF, labels_N, before_NF)
+            return self.solved.learn(feats_NF, labels_N, before_NF, tried)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
         """Add a batch to the sums; the classifier follows when it is asked for."""
@@ -127,49 +136,53 @@ class LIFT(Method):
     def logits(self, images_B3SS: Tensor) -> Tensor:
         return self.solved.logits(self._encoded(images_B3SS))
 
-    def _tuned(self, task: Task) -> Tensor | None:
-        """Train an adapter where it is time to; the task's features before, if sums must follow.
+    @property
+    def depths(self) -> Depths:
+        return self.features
 
-        The adapter in use is the mean of those trained so far.
-        """
+    @property
+    def tried(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and scores of the last images that were left out."""
+        return self.solved.tried[0], self.solved.tried_scores_NC
+
+    def hidden(self, feats_NF: Tensor) -> Tensor:
+        """What the classifier is linear in."""
+        return self.lift(feats_NF)
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        self.solved.drop(remaining)
+
+    def _trains(self, task: Task) -> bool:
+        """Whether an adapter is trained now; one class alone has nothing to be told apart from."""
         last = {"none": 0, "first": 1, "each": self.tune_tasks}[self.tune]
-        if task.number > last:
-            return None
-        before_NF = self._features(task)[0] if task.number > 1 else None
+        return task.number <= last and task.size > 1
+
+    def _train(self, task: Task) -> None:
+        """Train an adapter; that in use is the mean of those trained so far."""
         mean = self.adapter.tensors()
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         fit_with_proxy(self.trainer, task, self.adapter, schedule)
         self.adapter.set(running_mean(mean, self.adapter.tensors(), task.number))
-        return before_NF
 
-    def _features(self, task: Task) -> tuple[Tensor, Tensor]:
-        return self.trainer.features(task.train, self._attached, depths=self.features)
+    def _features(self, images: ImageSet) -> tuple[Tensor, Tensor]:
+        return self.trainer.features(images, self.attached, depths=self.features)
 
     def _encoded(self, images_B3SS: Tensor) -> Tensor:
-        return self.trainer.encode(images_B3SS, self._attached, depths=self.features)
+        return self.trainer.encode(images_B3SS, self.attached, depths=self.features)
 
     @property
-    def _attached(self) -> Adapter | None:
+    def attached(self) -> Adapter | None:
         return None if self.tune == "none" else self.adapter
 
     def state(self) -> dict[str, Tensor]:
         adapter = {} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())
         return {**adapter, **self.solved.state()}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_network(self, state: dict[str, Tensor]) -> None:
+        """What gives hidden features, and no more."""
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.load_network(state)
         self.solved.load_state(state)
-
-
-def lift_of(vit: ViT, features: Depths, width: int, seed: int, like: Array) -> Lift:
-    """The map from what is read of a network to what the sums are of."""
-    parts = parts_of(features, vit.depth)
-    weights_F = depth_weights([part.block for part in parts], vit.depth, vit.width)
-    tokens_F = np.repeat([part.what == "cls" for part in parts], vit.width)
-    return Lift(weights_F, width, derive(seed, "lift"), like, tokens_F)
-
-
-def kinds_of(head: Head) -> tuple[Kind, ...]:
-    """The kinds of heads that are tried."""
-    return KINDS if head == "auto" else (head,)

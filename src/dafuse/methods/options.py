@@ -18,6 +18,22 @@ def check_choices(method: Any) -> None:
             raise DafuseError(f"method.{field.name} must be one of {named}, not {value!r}")
 
 
+def check_types(method: type, options: dict[str, Any]) -> None:
+    """Every option is of the type that its field has; choices are checked elsewhere."""
+    hints = get_type_hints(method)
+    for name, value in options.items():
+        hint = hints[name]
+        if get_origin(hint) is Literal:
+            continue
+        allowed = get_args(hint) or (hint,)
+        if float in allowed:
+            allowed = (*allowed, int)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            kinds = {bool: "true or false", str: "a word", type(None): "null"}
+            named = dict.fromkeys(kinds.get(kind, "a number") for kind in allowed)
+            raise DafuseError(f"method.{name} must be {' or '.join(named)}, not {value!r}")
+
+
 # least and greatest value of options, whichever method has them
 RANGES = {
     **dict.fromkeys(("epochs", "first_epochs", "batch_size"), (1, math.inf)),

@@ -11,16 +11,19 @@ layers or prompts for some.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.ridge import choose_penalty, exact, rounding_floor, solve, statistics
+from dafuse.heads.ridge import choose_penalty, exact, left_out, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
@@ -28,6 +31,8 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.depths import Depths
 
 FITTED = 0.8  # share of a task's images that penalties are tried on; the others judge them
 
@@ -53,6 +58,7 @@ class RanPAC(Method):
         "a moment and a row for each class; the projection is drawn again from the seed"
     )
     trains_once = True
+    depths: ClassVar[Depths] = "last"
 
     epochs: int = 20
     batch_size: int = 48
@@ -71,32 +77,60 @@ class RanPAC(Method):
         self.gram_MM = torch.zeros(wide, wide, device=device)
         self.moments_CM = torch.zeros(0, wide, device=device)
         self.rows_CM = torch.zeros(0, wide, device=device)
+        self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, left out
 
     def learn(self, task: Task) -> dict[str, Any]:
+        return self.teach(task, task.train)
+
+    def teach(
+        self, task: Task, images: ImageSet, tried: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Train on the task where it is the first, add images of known and new classes, solve.
+
+        Those at the rows `tried` are then scored as if they had not been taught.
+        """
         if task.number == 1:
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
             fit_with_proxy(self.trainer, task, self.adapter, schedule)
-        feats_ND, labels_N = self.trainer.features(task.train, self.adapter)
+        feats_ND, labels_N = self.trainer.features(images, self.adapter)
         check_finite(feats_ND, f"the features after task {task.number}")
-        targets_NC = F.one_hot(labels_N - task.first, task.size)
+        present_P, of_present_N = labels_N.unique(return_inverse=True)
+        targets_NP = F.one_hot(of_present_N)
         with self.trainer.phase("ridge"):
-            gram_MM, moments_CM = statistics(feats_ND, targets_NC, self._lift)
+            gram_MM, moments_PM = statistics(feats_ND, targets_NP, self.hidden)
             self.gram_MM = (exact(self.gram_MM) + gram_MM).to(self.gram_MM)
-            self.moments_CM = torch.cat([self.moments_CM, moments_CM.to(self.moments_CM)])
-            chosen = self._penalty(task, feats_ND, targets_NC)
+            new = max(0, task.seen - len(self.moments_CM))
+            moments_CM = torch.cat([self.moments_CM, self.moments_CM.new_zeros(new, len(gram_MM))])
+            moments_PM += exact(moments_CM[present_P])
+            moments_CM[present_P] = moments_PM.to(moments_CM)
+            self.moments_CM = moments_CM
+            chosen = self._penalty(task, feats_ND, targets_NP)
             penalty = max(chosen, rounding_floor(self.gram_MM))
             self.rows_CM = solve(self.gram_MM, self.moments_CM, penalty)
+            if tried is not None and len(tried):
+                sums = self.gram_MM, self.moments_CM, penalty
+                scores_NC = left_out(*sums, self.hidden(feats_ND[tried]), labels_N[tried])
+                self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
         check_finite(self.rows_CM, f"the classifier's rows after task {task.number}")
         return {"penalty_chosen": chosen, "penalty": penalty}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BD = self.trainer.encode(images_B3SS, self.adapter)
-        return self._lift(feats_BD) @ self.rows_CM.T
+        return self.hidden(feats_BD) @ self.rows_CM.T
 
-    def _lift(self, feats_ND: Tensor) -> Tensor:
+    def drop(self, remaining: Sequence[int]) -> None:
+        """Know these classes alone; the rows of ridge regression do not depend on each other."""
+        rows = list(remaining)
+        self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
+
+    @property
+    def attached(self) -> Adapter:
+        return self.adapter
+
+    def hidden(self, feats_ND: Tensor) -> Tensor:
         return torch.relu(feats_ND @ self.random_DM)
 
-    def _penalty(self, task: Task, feats_ND: Tensor, targets_NC: Tensor) -> float:
+    def _penalty(self, task: Task, feats_ND: Tensor, targets_NP: Tensor) -> float:
         """Chosen on this task alone: no feature of an earlier one is left to try it on.
 
         A single image cannot be split; then it is the mean eigenvalue of the Gram matrix.
@@ -108,10 +142,10 @@ class RanPAC(Method):
             return float(self.gram_MM.diagonal().mean())
         return choose_penalty(
             feats_ND[fitted],
-            targets_NC[fitted],
+            targets_NP[fitted],
             feats_ND[held_out],
-            targets_NC[held_out],
-            lift=self._lift,
+            targets_NP[held_out],
+            lift=self.hidden,
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -123,7 +157,11 @@ class RanPAC(Method):
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.adapter.set(unpacked(state, "modules/adapter"))
+        self.load_network(state)
         self.gram_MM = state["statistics/gram"]
         self.moments_CM = state["statistics/moments"]
         self.rows_CM = state["classifier/rows"]
+
+    def load_network(self, state: dict[str, Tensor]) -> None:
+        """What gives hidden features, and no more."""
+        self.adapter.set(unpacked(state, "modules/adapter"))

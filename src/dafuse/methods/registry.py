@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 from dafuse.methods.anacp import AnaCP
 from dafuse.methods.aper import APER
 from dafuse.methods.coda import CODAPrompt
@@ -22,7 +22,7 @@ from dafuse.methods.layup import LayUP
 from dafuse.methods.lift import LIFT
 from dafuse.methods.memo import MEMO
 from dafuse.methods.mos import MOS
-from dafuse.methods.options import check_choices, check_ranges
+from dafuse.methods.options import check_choices, check_ranges, check_types
 from dafuse.methods.ranpac import RanPAC
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.methods.slca import SLCA
@@ -47,7 +47,8 @@ METHODS: dict[str, type[Method]] = {
 
 def find_method(name: str) -> type[Method]:
     if name not in METHODS:
-        raise DafuseError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
+        hint = did_you_mean(name, METHODS)
+        raise DafuseError(f"no method is called {name!r}; there are {', '.join(METHODS)}{hint}")
     return METHODS[name]
 
 
@@ -66,6 +67,14 @@ def check_options(name: str, options: dict[str, Any]) -> None:
     vars(method).update(options, trainer=None)
     check_choices(method)
     check_ranges(method)
+
+
+def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """As `with_defaults`, where those given come from a person and may be anything."""
+    found = with_defaults(name, options)
+    check_types(find_method(name), found)
+    check_options(name, found)
+    return found
 
 
 def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,44 +9,40 @@ print(pets.predict("cat.jpg")[0].name)
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 import numpy as np
-import torch
-from lightning_fabric import Fabric
 
-from dafuse.data.batches import Loader
-from dafuse.data.dataset import Augmentation
+from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, Pictures, as_list, require_read
-from dafuse.data.preprocessing import Preprocessing
-from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.data.pictures import Picture, Pictures
 from dafuse.errors import DafuseError
-from dafuse.methods.registry import with_defaults
 from dafuse.product import steps
-from dafuse.product.evaluation import Evaluation, evaluate
+from dafuse.product.evaluation import Evaluation
 from dafuse.product.export import Exported, export
-from dafuse.product.folder import ModelFolder
-from dafuse.product.learning import next_version, teach
+from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_predicting
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lessons import plan
-from dafuse.product.model import Model
-from dafuse.product.pictures import images_to_test, lesson_images
-from dafuse.product.prediction import Prediction
-from dafuse.product.reports import LearnReport
-from dafuse.product.state import put_state, read_state
+from dafuse.product.lesson import next_version, remember, teach
+from dafuse.product.lesson_report import LearnReport
+from dafuse.product.predictor import Prediction, Predictor
+from dafuse.product.reading import plan
+from dafuse.product.seen import Seen, new_key
+from dafuse.product.sources import lesson_images
+from dafuse.product.steps import merge
 from dafuse.product.summary import Summary, summarise
-from dafuse.product.teachable import TeachableDAF
 from dafuse.product.version import BackboneRecord, Parent, Version, blank
 from dafuse.progress import Progress
-from dafuse.vit.backbone import ViT
-from dafuse.vit.load import load_backbone
+from dafuse.taught.contract import Arrays, Teachable, head_of
+from dafuse.taught.eyes import open_eye
+from dafuse.taught.table import DEFAULT, find_taught
+from dafuse.vit.extractor import Extractor
 from dafuse.vit.weights import COMPACT
+
+LESSON_OPTIONS = ("epochs", "lr", "holdout", "flip")  # of methods that train
 
 
 class Classifier:
@@ -56,11 +52,10 @@ class Classifier:
     finished step puts another in its place. Steps wait for each other, in one process or several.
     """
 
-    def __init__(self, folder: ModelFolder, version: Version, vit: ViT, fabric: Fabric) -> None:
-        self.folder, self.vit = folder, vit.to(fabric.device)
-        self._fabric = fabric
-        self._start = version  # backbone and settings, which no step changes
-        self._model: Model | None = None
+    def __init__(self, folder: ModelFolder, version: Version, eye: Extractor) -> None:
+        self.folder, self.eye = folder, eye
+        self._start = version  # backbone, method and settings, which no step changes
+        self._now: tuple[Version, Predictor] | None = None
         self._head: Parent | None = None  # what the folder said when the model was read
         self._reading = RLock()
         if version.number:
@@ -72,8 +67,10 @@ class Classifier:
         path: str | Path,
         backbone: str = COMPACT,
         *,
+        method: str = DEFAULT,
         weights: str | None = None,
         device: str = "auto",
+        threads: int | None = None,
         seed: int = 1993,
         **settings: Any,
     ) -> "Classifier":
@@ -81,42 +78,69 @@ class Classifier:
 
         Args:
             path: where the model will be: a folder that is not there yet, or empty
-            backbone: exact timm tag of the frozen ViT; the default is inside the package
+            backbone: exact timm tag of the frozen network; the default is inside the package
+            method: how it is taught (`taught.table`); all but lift and simplecil need torch
             weights: a local .safetensors file with the backbone's weights
             device: auto, cpu, cuda or mps
+            threads: how many; default: one for each processor
             seed: of everything random
-            settings: options of the method, such as epochs; dafuse run --method daf --help
+            settings: options of the method
         """
         folder = ModelFolder(path)
         if folder.exists():
             raise DafuseError(f"there is a model {path} already: open it, or choose another path")
         folder.require_claimable()
-        options = with_defaults("daf", {"memory_dtype": "float16", **settings})
-        vit = load_backbone(backbone, weights)
-        looks = asdict(vit.preprocessing)
+        taught = find_taught(method, settings)
+        options = taught.defaults(settings)
+        eye = open_eye(backbone, weights, None, device, threads, taught.needs_torch)
+        looks = asdict(eye.preprocessing)
         record = BackboneRecord(
-            vit.tag, vit.sha256, **{**looks, "mean": list(looks["mean"]), "std": list(looks["std"])}
+            eye.tag, eye.sha256, **{**looks, "mean": list(looks["mean"]), "std": list(looks["std"])}
         )
-        return cls(folder, blank(record, options, seed), vit, launch(device, "fp32", False))
+        return cls(folder, blank(record, method, options, seed, new_key()), eye)
 
     @classmethod
     def open(
-        cls, path: str | Path, *, weights: str | None = None, device: str = "auto"
+        cls,
+        path: str | Path,
+        *,
+        weights: str | None = None,
+        device: str = "auto",
+        threads: int | None = None,
     ) -> "Classifier":
         """The model in this folder, with its backbone: the very weights it was taught with."""
         folder = ModelFolder(path)
         version = folder.read(lambda version: version)
-        backbone = version.backbone
-        vit = load_backbone(backbone.tag, weights, backbone.sha256)
-        vit.preprocessing = Preprocessing(
-            backbone.size, tuple(backbone.mean), tuple(backbone.std), backbone.resize
-        )
-        return cls(folder, version, vit, launch(device, "fp32", False))
+        taught, backbone = find_taught(version.method, version.settings), version.backbone
+        eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, taught.needs_torch)
+        eye.preprocessing = backbone.preprocessing
+        return cls(folder, version, eye)
+
+    @classmethod
+    def merge(
+        cls,
+        models: "Sequence[str | Path | Classifier]",
+        out: str | Path,
+        *,
+        weights: str | None = None,
+        device: str = "auto",
+        progress: Progress | None = None,
+    ) -> "Classifier":
+        """A new model that knows what all of these were taught; they stay as they are."""
+        opened = [
+            model
+            if isinstance(model, Classifier)
+            else cls.open(model, weights=weights, device=device)
+            for model in models
+        ]
+        parts = [(one.folder, one._read_method()) for one in opened]
+        merge(parts, ModelFolder(out), progress)
+        return cls.open(out, weights=weights, device=device)
 
     @property
     def version(self) -> Version:
         """What is known of the version that predicts."""
-        return self._start if self._model is None else self._model.version
+        return self._start if self._now is None else self._now[0]
 
     @property
     def head(self) -> Parent | None:
@@ -132,30 +156,25 @@ class Classifier:
         return self.version.names
 
     @property
-    def model(self) -> Model:
-        """What predicts now: features, logits and answers of images. It never changes."""
-        if self._model is None:
+    def model(self) -> Predictor:
+        """What predicts now: features, probabilities and answers of images. It never changes."""
+        if self._now is None:
             raise DafuseError(f"{self.folder.path} has learned nothing yet: teach it with learn")
-        return self._model
+        return self._now[1]
 
     def refresh(self) -> None:
         """Become what the folder says now, after another process taught it."""
 
-        def load(version: Version) -> Model:
+        def load(version: Version) -> tuple[Version, Predictor]:
             self._require_same(version)
-            try:
-                state = read_state(self.folder, version)
-                return Model(self.vit, self._fabric.device, version, state)
-            except torch.OutOfMemoryError:
-                raise
-            except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-                file = self.folder.version_file(version.number)
-                raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error
+            with _saying_what_is_wrong(self.folder, version):
+                arrays = read_predicting(self.folder, version)
+                return version, self._predictor(version, self._blank_method(version), arrays)
 
         with self._reading:
             self.folder.require()
             head = self.folder.head()
-            self._model = self.folder.read(load)
+            self._now = self.folder.read(load)
             self._head = head
 
     def follow(self) -> None:
@@ -166,49 +185,63 @@ class Classifier:
 
     def learn(
         self,
-        images: Pictures,
+        images: Pictures | Dataset,
         labels: Sequence[str] | np.ndarray | None = None,
         *,
-        holdout: float = 0.1,
-        epochs: int | None = None,
-        lr: float | None = None,
-        flip: bool | None = None,
+        recognise: bool = True,
         progress: Progress | None = None,
+        **options: Any,
     ) -> LearnReport:
         """Learn new classes, and more of known ones; a new version of the model.
 
+        Where every image was taught before, the model stays as it is.
+
         Args:
-            images: a folder with a folder of images for each class; or images, with labels
+            images: a folder with a folder of images for each class; a .csv or .parquet of paths
+                and labels; an .npz of pixels and labels; or images, with labels
             labels: the class name of each image
-            holdout: share of each class of 5 images or more that is kept back, to test with
-            epochs: another number of passes over the images than the model's setting
-            lr: another learning rate than the model's setting
-            flip: also train on mirrored images; not good for letters, arrows and the like.
-                Default: as in the model's last lesson; in a first one, yes
+            recognise: leave out pictures that were taught before, and keep a short hash of each
+                that is taught now; else neither
             progress: how to show how far it is
+            options: for a method that trains: epochs, lr, holdout (the share of each class of 5
+                images or more that is kept back to test with), flip (also train on mirrored
+                images; by default as in the last lesson, and in a first one yes)
         """
         progress = progress or Progress()
+        given = self._lesson_options(options)
         dataset = lesson_images(images, labels)
-        loader = Loader(dataset, self.vit.preprocessing, self._fabric.device, progress)
-        options = {"epochs": epochs, "lr": lr}
-        given = {name: value for name, value in options.items() if value is not None}
         with self.folder.changing(progress):
             version, digest = self._current()
-            flip = version.flip if flip is None else flip
-            if not flip:
-                loader.dataset = replace(loader.dataset, augmentation=Augmentation(flip=0.0))
-            lesson = plan(version, loader.dataset, holdout)
-            trainer = Trainer(self.vit, loader, self._fabric, version.seed, progress)
-            method = self._method(trainer, version, given)
-            learned = teach(lesson, method, trainer, version)
-            objects = put_state(self.folder, learned.state)
-            after = next_version(version, digest, lesson, loader, learned, objects)
-            after.step.update(holdout=holdout, flip=flip, **given)
+            if find_taught(version.method, version.settings).trains:
+                given = {"flip": version.flip, **given}
+            method = self._method(version)
+            with _saying_what_is_wrong(self.folder, version):
+                seen = Seen.of(self.folder, version) if recognise else None
+            report, lesson, found = teach(
+                plan(version, dataset),
+                dataset.skipped,
+                method,
+                None if method.trains else method.encoder(self._shared(version)),
+                version,
+                seen,
+                self.eye.preprocessing,
+                self.eye.threads,
+                given,
+                progress,
+            )
+            if lesson is None:
+                return report
+            arrays, numbers = method.arrays(), method.numbers()
+            objects = put_arrays(self.folder, arrays, len(lesson.names))
+            remembered = remember(self.folder, version, seen, lesson, found)
+            after = next_version(
+                version, digest, report, lesson, found, objects, numbers, given, remembered
+            )
             self.folder.publish(after)
             with self._reading:
-                self._model = Model(self.vit, self._fabric.device, after, learned.state)
+                self._now = after, self._predictor(after, method, arrays)
                 self._head = self.folder.head()  # after it, as in refresh
-        return learned.report
+        return report
 
     def predict(
         self, images: Pictures, top: int = 1, threshold: float | None = None
@@ -221,8 +254,7 @@ class Classifier:
             threshold: familiarity below which the answer is "unknown"; the default is the model's
                 own, and -inf never answers so
         """
-        given = as_list(images)
-        return require_read(given, self.answers(given, top, threshold))
+        return self.model.predict(images, top, threshold)
 
     def answers(
         self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
@@ -232,25 +264,30 @@ class Classifier:
 
     def probabilities(self, images: Pictures) -> np.ndarray:
         """[N, C], in the order of `classes`."""
-        model, given = self.model, as_list(images)
-        logits = require_read(given, model.each_logits(given))
-        if not logits:
-            return np.zeros((0, len(model.names)))
-        return model.probabilities(torch.stack(logits)).numpy()
+        return self.model.probabilities(images)
+
+    def features(self, images: Pictures) -> np.ndarray:
+        """[N, F], float32: what the classes are told apart by."""
+        return self.model.features(images)
 
     def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
-        """Test on a folder of class folders, of which none should have been learned from."""
-        model = self.model
-        return evaluate(model.names, model.answers, images_to_test(root), progress or Progress())
+        """Test on images whose classes are known: any source that `learn` takes by its path."""
+        return self.model.evaluate(root, progress)
 
-    def forget(self, *names: str, for_good: bool = False) -> steps.Forgotten:
-        """Remove classes and their statistics; for good, also from what `undo` can bring back."""
-        forgotten = steps.forget(self.folder, list(names), for_good)
+    def forget(
+        self, *names: str, for_good: bool = False, progress: Progress | None = None
+    ) -> steps.Forgotten:
+        """Remove classes and their records; for good, also from what `undo` can bring back."""
+        forgotten = steps.forget(self.folder, list(names), self._method, for_good, progress)
         self.refresh()
         return forgotten
 
-    def rename(self, old: str, new: str) -> None:
-        steps.rename(self.folder, old, new)
+    def trim(self, keep: int) -> list[int]:
+        """Delete all but so many of the newest versions; the numbers of those deleted."""
+        return steps.trim(self.folder, keep)
+
+    def rename(self, old: str, new: str, progress: Progress | None = None) -> None:
+        steps.rename(self.folder, old, new, progress)
         self.refresh()
 
     def undo(self, progress: Progress | None = None, expected: Parent | None = None) -> Version:
@@ -272,11 +309,14 @@ class Classifier:
         return make_ledger(self.folder)
 
     def export(self, file: str | Path, int8: bool = False) -> Exported:
-        """One file that predicts without dafuse: .onnx, of int8 weights if so asked, or .pt2.
+        """One .onnx file that predicts without dafuse, of int8 weights if so asked.
 
         It is compared with the model, and not written if it computes something else.
         """
-        return export(self.model, file, int8)
+        version = self.version
+        arrays = read_predicting(self.folder, version)
+        network = self._blank_method(version).graph(arrays)
+        return export(self.model, version, network, file, int8)
 
     def _current(self) -> tuple[Version, str]:
         """What the next step builds on, whoever made it, and the hash of its file."""
@@ -289,16 +329,55 @@ class Classifier:
 
     def _require_same(self, version: Version) -> None:
         """Another process may have taught the model, but not made another one of it."""
-        for part in ("backbone", "settings", "seed"):
+        for part in ("backbone", "method", "settings", "seed"):
             if getattr(version, part) != getattr(self._start, part):
                 raise DafuseError(
                     f"{self.folder.path} is now another model, with another {part}: open it again"
                 )
 
-    def _method(self, trainer: Trainer, version: Version, given: dict[str, Any]) -> TeachableDAF:
-        method = TeachableDAF(trainer=trainer, **{**version.settings, **given})
+    def _lesson_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Options of one lesson, for methods that train."""
+        options = {name: value for name, value in given.items() if value is not None}
+        if unknown := sorted(options.keys() - set(LESSON_OPTIONS)):
+            raise TypeError(f"learn has no option {', '.join(unknown)}")
+        method = self._start.method
+        if options and not find_taught(method, self._start.settings).trains:
+            raise DafuseError(
+                f"{', '.join(options)}: only for methods that train, and {method} does not"
+            )
+        return options
+
+    def _blank_method(self, version: Version) -> Teachable:
+        taught = find_taught(version.method, version.settings)
+        return taught(self.eye, version.settings, version.seed)
+
+    def _method(self, version: Version) -> Teachable:
+        """The method, with all that it has learned."""
+        method = self._blank_method(version)
         if version.number:
-            state = read_state(self.folder, version)
-            method.load_state({name: tensor.to(trainer.device) for name, tensor in state.items()})
-            method.images = [record.images for record in version.classes]
+            with _saying_what_is_wrong(self.folder, version):
+                method.load(read_arrays(self.folder, version), version.numbers)
         return method
+
+    def _read_method(self) -> tuple[Version, Teachable]:
+        return self.folder.read(lambda version: (version, self._method(version)))
+
+    def _shared(self, version: Version) -> Arrays:
+        return read_predicting(self.folder, version) if version.number else {}
+
+    def _predictor(self, version: Version, method: Teachable, arrays: Arrays) -> Predictor:
+        head = head_of(arrays, version.numbers)
+        looks, threads = self.eye.preprocessing, self.eye.threads
+        return Predictor(version.names, method.encoder(arrays), head, looks, threads)
+
+
+@contextmanager
+def _saying_what_is_wrong(folder: ModelFolder, version: Version) -> Iterator[None]:
+    """What cannot be made of a version's objects is damage, or was never written by dafuse."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        file = folder.version_file(version.number)
+        raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error

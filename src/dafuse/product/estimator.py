@@ -2,7 +2,7 @@
 
 from dafuse import DafuseClassifier
 
-pets = DafuseClassifier(epochs=5)
+pets = DafuseClassifier()
 pets.fit(paths, labels)                      # or Pillow images, or uint8 arrays [N, H, W, 3]
 pets.partial_fit(more_paths, more_labels)    # labels never seen before are welcome
 print(pets.score(test_paths, test_labels))
@@ -23,7 +23,8 @@ from dafuse.data.pictures import Picture
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.pictures import is_missing
+from dafuse.product.sources import is_missing
+from dafuse.taught.table import DEFAULT
 from dafuse.vit.weights import COMPACT
 
 try:
@@ -51,17 +52,19 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
     `classifier_.predict` may answer "unknown".
 
     Args:
-        backbone: exact timm tag of the frozen ViT; the default is inside the package
+        backbone: exact timm tag of the frozen network; the default is inside the package
+        method: how it is taught: lift, simplecil, or daf, which trains and needs torch
         weights: a local .safetensors file with the backbone's weights
         device: auto, cpu, cuda or mps
-        epochs: passes over the images of each fit; the default is the method's
-        lr: learning rate; the default is the method's
-        holdout: share of each class of 5 images or more that is kept back to calibrate with
+        epochs: passes over the images of each fit, of a method that trains; default: the method's
+        lr: learning rate of a method that trains; default: the method's
+        holdout: share of each class of 5 images or more that a method that trains keeps back to
+            calibrate with; default: 0.1
         image_shape: X is a table with a row of numbers for each image, of this shape as in numpy's
             reshape: (8, 8), (32, 32, 3)
         pixel_range: black and white in arrays that are not uint8: (0, 1), (0, 16)
         random_state: seed of everything random, or a RandomState (None: numpy's) to draw it from
-        options: other options of the method; dafuse run --method daf --help
+        options: other settings of the method, as `Classifier.create` takes them
     """
 
     classes_: np.ndarray
@@ -72,17 +75,18 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         self,
         backbone: str = COMPACT,
         *,
+        method: str = DEFAULT,
         weights: str | None = None,
         device: str = "auto",
         epochs: int | None = None,
         lr: float | None = None,
-        holdout: float = 0.1,
+        holdout: float | None = None,
         image_shape: tuple[int, ...] | None = None,
         pixel_range: tuple[float, float] | None = None,
         random_state: int | np.random.RandomState | None = 1993,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self.backbone, self.weights, self.device = backbone, weights, device
+        self.backbone, self.method, self.weights, self.device = backbone, method, weights, device
         self.epochs, self.lr, self.holdout = epochs, lr, holdout
         self.image_shape, self.pixel_range = image_shape, pixel_range
         self.random_state, self.options = random_state, options
@@ -131,7 +135,12 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         all_labels = _all_labels([*known, labels_N, *coming])
         folder, classifier = self._create() if afresh else (self._folder, self.classifier_)
         classifier.learn(
-            pictures, _names(labels_N), holdout=self.holdout, epochs=self.epochs, lr=self.lr
+            pictures,
+            _names(labels_N),
+            recognise=False,  # as scikit-learn has it: what is given counts, however often
+            holdout=self.holdout,
+            epochs=self.epochs,
+            lr=self.lr,
         )
         # what undo would need goes, so that many calls take no more room than one
         classifier.folder.publish(replace(classifier.version, parent=None))
@@ -146,6 +155,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         classifier = Classifier.create(
             folder.name,
             self.backbone,
+            method=self.method,
             weights=self.weights,
             device=self.device,
             seed=self._seed(),

@@ -1,25 +1,52 @@
 """How well a model does on images whose classes are known: accuracy, mistakes, calibration.
 
-No torch here: exported models are evaluated, too.
+An image of a class that the model knows is right when it is answered with that class: "unknown" is
+wrong. No torch here: exported models are evaluated, too.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
+from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.data.names import same_name
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
-from dafuse.product.prediction import Prediction
 from dafuse.progress import Progress
 
+if TYPE_CHECKING:
+    from dafuse.product.predictor import Prediction
+
 PAIRS = 10  # of confused classes that are shown
-Answers = Callable[[Sequence[Path | np.ndarray]], Iterable[Prediction | UnreadableImage]]
+Answers = Callable[[Sequence[Path | np.ndarray]], "Iterable[Prediction | UnreadableImage]"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One image that could be read, and its answer."""
+
+    image: Path | np.ndarray
+    name: str  # of its class
+    best: str  # the most probable class, whether or not the image was familiar
+    probability: float
+    familiarity: float
+    unknown: bool  # was the answer, in place of the most probable class
+
+    @property
+    def answer(self) -> str:
+        """The name that was given: "unknown", or the most probable class."""
+        return "unknown" if self.unknown else self.best
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is the class; asked where the model knows it."""
+        return self.best == self.name and not self.unknown
 
 
 @dataclass(frozen=True)
@@ -28,14 +55,16 @@ class Score:
 
     name: str
     images: int
-    right: int  # the most probable class is theirs, whether or not they were familiar
+    right: int  # were answered with their class
     unknown: int  # were answered "unknown"
+    nearest: int  # have their class for the most probable one, whatever was answered
 
 
 @dataclass(frozen=True)
 class Evaluation:
     classes: list[Score]  # that the model knows
     untaught: list[Score]  # that it does not: "unknown" is the right answer
+    answered: list[Answered]  # image by image
     confused: list[tuple[str, str, int]]  # true class, taken for, how often; the worst first
     calibration_error: float
     skipped: list[str]  # files that could not be read, classes without images, and why
@@ -47,7 +76,13 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
+        """Share of them that was answered with their class; "unknown" is wrong."""
         return sum(score.right for score in self.classes) / max(1, self.images)
+
+    @property
+    def accuracy_without_unknown(self) -> float:
+        """What the accuracy would be if "unknown" were never answered."""
+        return sum(score.nearest for score in self.classes) / max(1, self.images)
 
     @property
     def unknown(self) -> float:
@@ -58,8 +93,9 @@ class Evaluation:
         lines = []
         if self.images:
             lines += [
-                f"{self.accuracy:.1%} of {self.images} images of {len(self.classes)} classes right",
-                f"{self.unknown:.1%} of them answered unknown",
+                f"{self.accuracy:.1%} of {self.images} images of {len(self.classes)} classes right "
+                f"({self.unknown:.1%} answered unknown, which counts as wrong; "
+                f"{self.accuracy_without_unknown:.1%} right with predict --no-unknown)",
                 f"calibration error {self.calibration_error:.3f} "
                 "(how far probabilities are from the share that is right)",
                 "",
@@ -89,42 +125,51 @@ def evaluate(
 
     A class is the model's whose name `learn` would take for the same.
     """
-    taught = {same_name(name): name for name in known}
+    taught, taught_names = {same_name(name): name for name in known}, set(known)
     classes = [taught.get(same_name(name), name) for name in dataset.classes]
     names = [classes[label] for label in dataset.train.labels]
     images = list(dataset.train.items)
-    scores: dict[str, list[int]] = {name: [0, 0, 0] for name in classes}
-    confused: Counter[tuple[str, str]] = Counter()
-    confidence, correct = [], []
-    unreadable: list[str] = []
+    answered: list[Answered] = []
+    unreadable: list[Skipped] = []
     with progress.bar("evaluate", len(images)) as bar:
         for image, name, found in zip(images, names, answers(images), strict=True):
             bar.advance()
             if isinstance(found, UnreadableImage):
-                unreadable.append(f"{image}: {found}")
+                what = str(image) if isinstance(image, Path) else f"image {bar.done - 1}"
+                unreadable.append(Skipped(what, str(found)))
                 continue
             best, probability = found.top[0]
-            score = scores[name]
-            score[0] += 1
-            score[1] += best == name
-            score[2] += found.unknown
-            if name in known:
-                confidence.append(probability)
-                correct.append(best == name)
-                if best != name:
-                    confused[name, best] += 1
-    empty = sorted(set(range(len(classes))) - set(dataset.train.labels.tolist()))
-    skipped = [f"{dataset.classes[label]}: no images in this class folder" for label in empty]
-    skipped += unreadable
-    for line in skipped:
-        progress.say(f"skipped {line}")
+            how = best, probability, found.familiarity, found.unknown
+            answered.append(Answered(image, name, *how))
+    for line in in_few_lines([*dataset.skipped, *unreadable]):
+        progress.say(line)
     if len(unreadable) == len(images):
         raise DafuseError("none of the images can be read")
-    tested = [Score(name, *counts) for name, counts in scores.items() if counts[0]]
+    by_class: dict[str, list[Answered]] = {name: [] for name in classes}
+    for one in answered:
+        by_class[one.name].append(one)
+    tested = [_score(name, found) for name, found in by_class.items() if found]
+    of_known = [one for one in answered if one.name in taught_names]
+    wrong = [one for one in of_known if one.best != one.name and not one.unknown]
+    confused = Counter((one.name, one.best) for one in wrong)
     return Evaluation(
-        classes=[score for score in tested if score.name in known],
-        untaught=[score for score in tested if score.name not in known],
+        classes=[score for score in tested if score.name in taught_names],
+        untaught=[score for score in tested if score.name not in taught_names],
+        answered=answered,
         confused=[(*pair, count) for pair, count in confused.most_common(PAIRS)],
-        calibration_error=calibration_error(np.array(confidence), np.array(correct)),
-        skipped=skipped,
+        calibration_error=calibration_error(
+            np.array([one.probability for one in of_known]),
+            np.array([one.best == one.name for one in of_known]),
+        ),
+        skipped=[str(one) for one in (*dataset.skipped, *unreadable)],
+    )
+
+
+def _score(name: str, answered: list[Answered]) -> Score:
+    return Score(
+        name,
+        images=len(answered),
+        right=sum(one.right for one in answered),
+        unknown=sum(one.unknown for one in answered),
+        nearest=sum(one.best == name for one in answered),
     )

@@ -1,36 +1,50 @@
-"""A model as one file that predicts elsewhere: .onnx (float32 or int8) or torch.export's .pt2.
+"""A model as one .onnx file that predicts elsewhere, of float32 or int8 weights. No torch here.
 
-The file takes pixels and gives probabilities; normalisation, adapter, classifier and calibration
-are inside. Only reading images and cutting out the square stay outside: `product.runtime` does it
-without torch, and the file's properties (`product.card`) say how.
+The file takes pixels and gives probabilities; the network, the classifier and the calibration are
+inside. Only reading images and cutting out the square stay outside: `product.exported` does it, and
+the file's properties (`product.exported`) say how.
 """
 
-import io
-import json
+import logging
 import math
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
 from dafuse import __version__
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.heads.cosine import cosine_logits
-from dafuse.product.card import OUTPUTS, Card
-from dafuse.product.model import Model
-from dafuse.product.parity import Difference, difference
-from dafuse.product.unknown import familiarity
-from dafuse.vit.folded import fold
-from dafuse.vit.graph import example, quiet, traced
+from dafuse.heads.familiarity import Familiarity
+from dafuse.heads.head import Answers, Head
+from dafuse.product.exported import OUTPUTS, Card
+from dafuse.product.predictor import Predictor
+from dafuse.product.version import Version
+from dafuse.vit.card import INPUT
+from dafuse.vit.extractor import FEATURES
 
-SUFFIXES = (".onnx", ".pt2")
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 TOLERANCE = 1e-4  # of probabilities, between the model and a file of float32 weights
 OF_FAMILIARITY = 10  # times that: it is of the size of logits, not of probabilities
+GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: a picture of each, from plain to busy
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between the answers of a file and those of its model."""
+
+    largest: float  # of probabilities
+    mean: float
+    familiarity: float  # the largest
+    pictures: int
+    same: int  # of the pictures: the same class, or unknown by both
 
 
 @dataclass(frozen=True)
@@ -39,71 +53,141 @@ class Exported:
     difference: Difference  # from the model, on pictures made for that
 
 
-def export(model: Model, file: str | Path, int8: bool = False) -> Exported:
+def export(
+    model: Predictor, version: Version, network: "ModelProto", file: str | Path, int8: bool = False
+) -> Exported:
     """Write the file, whole and computing what the model does, or not at all.
 
     Args:
         model: what predicts
-        file: its suffix decides: .onnx, or .pt2 for torch.export.load
-        int8: weights of one byte instead of four (.onnx only): smaller, faster, less exact
+        version: what is known of it
+        network: pixels to features
+        file: its name ends in .onnx
+        int8: weights of one byte instead of four: smaller, faster, less exact
     """
     path = Path(file).expanduser()
-    require_exportable(path, int8)
-    card = _card(model, int8)
-    network = Network(model).eval()
-    make = _onnx if path.suffix == ".onnx" else _pt2
-    with quiet(), torch.no_grad():
-        data = make(network, card)
-        found = difference(data, path.suffix, model)
-        _require_same(found, card, TOLERANCE)
-        if int8:
-            data = _quantised(data, card)
-            found = difference(data, path.suffix, model)
-            _require_same(found, card, math.inf)
+    require_exportable(path)
+    card = _card(model, version, int8)
+    _append_head(network, model.head)
+    data = _with_card(network, card)
+    found = _difference(data, model)
+    _require_same(found, card, TOLERANCE)
+    if int8:
+        data = _with_card(_quantised(network), card)
+        found = _difference(data, model)
+        _require_same(found, card, math.inf)
     write_atomically(path, data)
     return Exported(card, found)
 
 
-def require_exportable(path: Path, int8: bool) -> None:
+def require_exportable(path: Path) -> None:
     """One line that says why this cannot be, before anything long is begun."""
-    if path.suffix not in SUFFIXES:
-        raise DafuseError(f"the file must end in {' or '.join(SUFFIXES)}, not {path.name!r}")
-    if int8 and path.suffix != ".onnx":
-        raise DafuseError("int8 is for .onnx files only")
+    if path.suffix != ".onnx":
+        raise DafuseError(f"the file must end in .onnx, not {path.name!r}")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise DafuseError(f"cannot write {path}: it is a folder, or its folder is not there")
-    needed = ("onnx", "onnxscript", "onnxruntime") if path.suffix == ".onnx" else ()
-    if missing := [name for name in needed if find_spec(name) is None]:
-        raise DafuseError(f"{', '.join(missing)} is missing: pip install 'dafuse[onnx]'")
 
 
-class Network(nn.Module):
-    """All of a model but the reading of images, as one module without branches."""
+def _append_head(network: "ModelProto", head: Head) -> None:
+    """Add to the graph what `Head` does with features."""
+    from onnx import TensorProto, helper, numpy_helper
 
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.vit = fold(model.vit, model.adapter).cpu()
-        looks = model.vit.preprocessing
-        self.mean = nn.Buffer(255 * torch.tensor(looks.mean)[:, None, None])
-        self.std = nn.Buffer(255 * torch.tensor(looks.std)[:, None, None])
-        self.rows_CD = nn.Buffer(model.rows_CD.cpu())
-        self.sharpness = model.sharpness
+    graph = network.graph
+    constants: dict[str, np.ndarray] = {
+        "head.weights": head.weights_FC,
+        "head.bias": head.bias_C.astype(np.float32),
+        "head.bend": np.array(head.bend, np.float32),
+        "head.sharpness": np.array(head.sharpness, np.float32),
+        "head.energy": np.array(head.energy, np.float32),
+        "head.last_axis": np.array([1], np.int64),
+        "head.least": np.array(1e-12, np.float32),
+    }
+    nodes: list[NodeProto] = []
 
-    def forward(self, pixels_N3SS: Tensor) -> dict[str, Tensor]:
-        """Of float pixels, 0 to 255."""
-        feats_ND = self.vit((pixels_N3SS - self.mean) / self.std)
-        logits_NC = cosine_logits(feats_ND, self.rows_CD)
-        probabilities_NC = torch.softmax(self.sharpness * logits_NC, dim=1)
-        found = (logits_NC, probabilities_NC, familiarity(logits_NC))
-        return dict(zip(OUTPUTS, found, strict=True))
+    def add(kind: str, inputs: list[str], output: str, **options: int) -> str:
+        nodes.append(helper.make_node(kind, inputs, [output], **options))
+        return output
+
+    feats = FEATURES
+    if head.cosine:
+        length = add("ReduceL2", [feats, "head.last_axis"], "head.length")
+        longer = add("Max", [length, "head.least"], "head.length_or_least")
+        feats = add("Div", [feats, longer], "head.units")
+    products = add("MatMul", [feats, "head.weights"], "head.products")
+    scores = add("Add", [products, "head.bias"], "head.scores")
+    bent = scores
+    if head.bend:
+        bent = add("Asinh", [add("Mul", [scores, "head.bend"], "head.stretched")], "head.bent")
+    logits = add("Mul", [bent, "head.sharpness"], "logits")
+    add("Softmax", [logits], "probabilities", axis=1)
+    if head.likeness is None:
+        scaled = add("Mul", [scores, "head.energy"], "head.scaled")
+        add("ReduceLogSumExp", [scaled, "head.last_axis"], "familiarity", keepdims=0)
+    else:
+        constants |= _familiarity_constants(head.likeness)
+        _add_familiarity(add, scores, bool(head.likeness.mix_CR.size))
+    graph.node.extend(nodes)
+    used = {name for node in nodes for name in node.input}
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
+    )
+    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_param or "batch"
+    shapes = {"familiarity": [batch]}
+    outputs = [
+        helper.make_tensor_value_info(
+            name, TensorProto.FLOAT, shapes.get(name, [batch, head.classes])
+        )
+        for name in OUTPUTS
+    ]
+    del graph.output[:]
+    graph.output.extend(outputs)
 
 
-def _card(model: Model, int8: bool) -> Card:
-    version = model.version
+def _familiarity_constants(likeness: Familiarity) -> dict[str, np.ndarray]:
+    columns = likeness.columns
+    return {
+        "head.level": np.array(likeness.level, np.float32),
+        "head.mix": likeness.mixing_CR,
+        "head.mix_back": np.ascontiguousarray(likeness.mixing_CR.T),
+        "head.own": likeness.own_C,
+        "head.pull": np.array(likeness.pull, np.float32),
+        "head.first_column": np.array([columns.start], np.int64),
+        "head.end_column": np.array([columns.stop], np.int64),
+        "head.centre": likeness.centre_D,
+        "head.whitening": likeness.whitening_DD,
+        "head.far": np.array(likeness.far, np.float32),
+    }
+
+
+def _add_familiarity(add: Callable[..., str], scores: str, mixes: bool) -> None:
+    """Add to the graph what `heads.familiarity` does."""
+    products = add("Mul", [scores, "head.level"], "head.levelled")
+    if mixes:
+        along = add("MatMul", [scores, "head.mix"], "head.along")
+        mixed = add("MatMul", [along, "head.mix_back"], "head.mixed")
+        products = add("Add", [products, mixed], "head.class_products")
+    near = add("Sub", [products, "head.own"], "head.near")
+    nearest = add("ReduceMax", [near, "head.last_axis"], "head.nearest", keepdims=0)
+    both = add("Mul", [scores, products], "head.both")
+    background = add("ReduceSum", [both, "head.last_axis"], "head.background", keepdims=0)
+    pulled = add("Mul", [background, "head.pull"], "head.pulled")
+    likeness = add("Sub", [nearest, pulled], "head.likeness")
+    columns = [FEATURES, "head.first_column", "head.end_column", "head.last_axis"]
+    token = add("Slice", columns, "head.token")
+    apart = add("Sub", [token, "head.centre"], "head.apart")
+    white = add("MatMul", [apart, "head.whitening"], "head.white")
+    distance = add("ReduceSumSquare", [white, "head.last_axis"], "head.distance", keepdims=0)
+    squares = add("ReduceSumSquare", [token, "head.last_axis"], "head.squares", keepdims=0)
+    squares = add("Max", [squares, "head.least"], "head.squares_or_least")
+    ratio = add("Div", [distance, squares], "head.ratio")
+    add("Sub", [likeness, add("Mul", [ratio, "head.far"], "head.farness")], "familiarity")
+
+
+def _card(model: Predictor, version: Version, int8: bool) -> Card:
     return Card(
         classes=model.names,
-        preprocessing=model.vit.preprocessing,
-        temperature=1 / model.sharpness,
+        preprocessing=model.preprocessing,
+        temperature=1.0,
         threshold=model.threshold,
         backbone=version.backbone.tag,
         backbone_sha256=version.backbone.sha256,
@@ -113,29 +197,85 @@ def _card(model: Model, int8: bool) -> Card:
     )
 
 
-def _pt2(network: Network, card: Card) -> bytes:
-    images, shapes = example(card.preprocessing.size)
-    program = torch.export.export(network, images, dynamic_shapes=shapes)
-    for node in program.graph.nodes:  # which line of whose source file made it
-        node.meta.pop("stack_trace", None)
-    buffer = io.BytesIO()
-    text = json.dumps(card.properties(), ensure_ascii=False, indent=1)
-    torch.export.save(program, buffer, extra_files={"dafuse.json": text})
-    return buffer.getvalue()
+def _with_card(network: "ModelProto", card: Card) -> bytes:
+    from onnx import helper
 
-
-def _onnx(network: Network, card: Card) -> bytes:
-    import onnx
-
-    bytes_ = sum(tensor.nbytes for tensor in network.state_dict().values())
-    if bytes_ > LARGEST:
+    size = network.ByteSize()
+    if size > LARGEST:
         raise DafuseError(
-            f"{card.backbone} has {bytes_ / 1e9:.1f} GB of weights, an .onnx file holds at most "
-            f"{LARGEST / 1e9:.1f} GB: export it to a .pt2 file"
+            f"{card.backbone} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
+            f"{LARGEST / 1e9:.1f} GB"
         )
-    proto = traced(network, card.preprocessing.size, OUTPUTS)
-    onnx.helper.set_model_props(proto, card.properties())
-    return proto.SerializeToString()
+    del network.metadata_props[:]
+    helper.set_model_props(network, card.properties())
+    return network.SerializeToString()
+
+
+def _quantised(network: "ModelProto") -> "ModelProto":
+    """Weights of the network's products as int8, a scale for each column; the classifier stays."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    products = [node for node in network.graph.node if node.op_type == "MatMul"]
+    for number, node in enumerate(network.graph.node):
+        node.name = node.name or f"node_{number}"
+    of_the_head = [
+        node.name for node in products if any(name.startswith("head.") for name in node.input)
+    ]
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        file = Path(folder) / "int8.onnx"
+        quantize_dynamic(
+            network,
+            file,
+            op_types_to_quantize=["MatMul"],
+            nodes_to_exclude=of_the_head,
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )
+        return onnx.load(file)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the quantiser's remarks to its own developers."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _difference(data: bytes, model: Predictor) -> Difference:
+    """Both are asked about the same pictures, the file as its users will ask it."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.log_severity_level = 4
+    session = InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    pixels_N3SS = pictures(model.preprocessing.size)
+    found = Answers(*session.run(OUTPUTS[1:], {INPUT: pixels_N3SS}))
+    expected = model.head.answers(model.encode(pixels_N3SS))
+    apart_NC, apart_N = (np.abs(a - b) for a, b in zip(found, expected, strict=True))
+    both = [
+        np.where(one.familiarity_N < model.threshold, -1, one.probabilities_NC.argmax(1))
+        for one in (found, expected)
+    ]
+    return Difference(
+        float(apart_NC.max()),
+        float(apart_NC.mean()),
+        float(apart_N.max()),
+        len(pixels_N3SS),
+        int((both[0] == both[1]).sum()),
+    )
+
+
+def pictures(size: int) -> np.ndarray:
+    """Float pixels [N, 3, S, S], 0 to 255: grids of random colours, the same ones every time."""
+    rng = np.random.default_rng(0)
+    which = [np.arange(size) * grid // size for grid in GRIDS]
+    grids = [rng.random((3, grid, grid), dtype=np.float32) for grid in GRIDS]
+    return np.stack([255 * one[:, at][:, :, at] for one, at in zip(grids, which, strict=True)])
 
 
 def _require_same(found: Difference, card: Card, allowed: float) -> None:
@@ -145,22 +285,3 @@ def _require_same(found: Difference, card: Card, allowed: float) -> None:
             f"what was exported of {card.backbone} gives other answers than the model "
             f"(probabilities differ by up to {found.largest:.2g}): nothing was written"
         )
-
-
-def _quantised(data: bytes, card: Card) -> bytes:
-    """Weights of the network's products as int8, a scale for each column; the classifier stays."""
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "int8.onnx"
-        quantize_dynamic(
-            onnx.load_from_string(data),
-            file,
-            op_types_to_quantize=["MatMul"],
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-        )
-        proto = onnx.load(file)
-    onnx.helper.set_model_props(proto, card.properties())
-    return proto.SerializeToString()

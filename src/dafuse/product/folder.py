@@ -1,13 +1,13 @@
 """A model's folder: every step is a version, every tensor file is named by its own SHA-256.
 
-    model.json                     which version counts, and the SHA-256 of its file
+    model.json                     which version counts, the SHA-256 of its file, the oldest kept
     versions/0003.json             that version: classes, settings, what was done, its objects
-    objects/<sha256>.safetensors   tensors: the adapters, the rows, the statistics of one class
+    objects/<sha256>.safetensors   arrays: the record of one class, what predicts, what is shared
     .lock                          held by whoever changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
 leaves the old model or the new one. What model.json does not lead to, through a version and its
-parents, does not count and is removed. No torch here: numpy reads the tensors.
+parents, does not count and is removed. No torch here: numpy reads the arrays.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,10 +25,12 @@ from dafuse.errors import DafuseError
 from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
 from dafuse.product.version import FORMAT, Parent, Version, from_json, require_format, to_json
 from dafuse.progress import Progress
+from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
 
-Arrays = dict[str, np.ndarray]
 Made = TypeVar("Made")
 ATTEMPTS = 20  # to read a model that is changed meanwhile
+KEPT = 20  # versions, the newest included, unless `trim` leaves fewer
+ROWS = "classifier/rows"  # what predicts, in models of format 1
 OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
 
 
@@ -103,13 +105,21 @@ class ModelFolder:
 
     def head(self) -> Parent:
         """The version that counts."""
+        return self._pointers()[0]
+
+    def oldest(self) -> int:
+        """The number of the first version that is kept; `undo` goes back no further."""
+        return self._pointers()[1]
+
+    def _pointers(self) -> tuple[Parent, int]:
         try:
             content = read_json(self.head_file)
         except DafuseError as error:
             raise DafuseError(f"{error}; restore it from a copy of the model") from None
         require_format(content, self.head_file)
         try:
-            return Parent(int(content["version"]), str(content["sha256"]))
+            head = Parent(int(content["version"]), str(content["sha256"]))
+            return head, int(content.get("oldest", 1))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DafuseError(f"{self.head_file} is not of a dafuse model") from None
 
@@ -144,8 +154,8 @@ class ModelFolder:
 
         And what is wrong with the one before these, if anything.
         """
-        versions = [last]
-        while (parent := versions[0].parent) is not None:
+        versions, oldest = [last], self.oldest()
+        while (parent := versions[0].parent) is not None and parent.number >= oldest:
             try:
                 versions.insert(0, self.version(parent))
             except DafuseError as damage:
@@ -167,7 +177,7 @@ class ModelFolder:
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
         """Write an object, unless it is there already; its name."""
-        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
         file.parent.mkdir(exist_ok=True)
@@ -175,17 +185,31 @@ class ModelFolder:
             write_atomically(file, data)
         return digest
 
-    def publish(self, version: Version) -> None:
-        """Make this the version that counts. Its objects are there."""
+    def publish(self, version: Version, oldest: int = 1) -> None:
+        """Make this the version that counts. Its objects are there.
+
+        Versions before the oldest are deleted, as are those beyond the newest `KEPT`.
+        """
         file = self.version_file(version.number)
         file.parent.mkdir(exist_ok=True)
         text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
         write_atomically(file, text)
-        self.point_to(Parent(version.number, hashlib.sha256(text.encode()).hexdigest()))
+        head = Parent(version.number, hashlib.sha256(text.encode()).hexdigest())
+        self.point_to(head, max(oldest, version.number - KEPT + 1))
 
-    def point_to(self, head: Parent) -> None:
-        """The one step that changes what the model is; then what no longer counts is removed."""
-        content: dict[str, Any] = {"format": FORMAT, "version": head.number, "sha256": head.sha256}
+    def point_to(self, head: Parent, oldest: int = 1) -> None:
+        """The one step that changes what the model is; then what no longer counts is removed.
+
+        What was deleted before stays so: the oldest version never becomes an older one.
+        """
+        if self.exists():
+            oldest = min(head.number, max(oldest, self.oldest()))
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "version": head.number,
+            "sha256": head.sha256,
+            "oldest": oldest,
+        }
         write_json(self.head_file, content)
         self.remove_unreachable()
 
@@ -223,6 +247,47 @@ class ModelFolder:
                 f"{self.head_file} is missing, which says what counts of the versions that are "
                 "there: bring it back, or delete the folder to begin anew"
             )
+
+
+class Objects(NamedTuple):
+    """Names of the objects of a method's arrays."""
+
+    shared: str
+    predict: str
+    records: list[str]  # of each class
+
+
+def put_arrays(folder: ModelFolder, arrays: Arrays, classes: int) -> Objects:
+    shared, records = under(SHARED, arrays), under(CLASS, arrays)
+    return Objects(
+        folder.put(shared) if shared else "",
+        folder.put(under(PREDICT, arrays)),
+        [
+            folder.put({name: kept[number] for name, kept in records.items()})
+            for number in range(classes)
+        ],
+    )
+
+
+def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
+    """What predicts: arrays named ``shared/`` and ``predict/``. Records are left unread."""
+    shared = folder.arrays(version.shared) if version.shared else {}
+    predict: dict[str, Any] = folder.arrays(version.predict)
+    if ROWS in predict:
+        rows_CD = predict[ROWS]
+        predict = {"weights": rows_CD, "bias": np.zeros(len(rows_CD), np.float32)}
+    if len(predict["bias"]) != len(version.classes) or len(set(version.names)) != len(
+        version.names
+    ):
+        raise ValueError("there is not one weight vector for each class")
+    return {**named(SHARED, shared), **named(PREDICT, predict)}
+
+
+def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
+    """All that a method goes on from."""
+    records = [folder.arrays(one.record) for one in version.classes]
+    stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
+    return {**read_predicting(folder, version), **named(CLASS, stacked)}
 
 
 def _checked(file: Path, digest: str) -> bytes:

@@ -3,26 +3,22 @@
 No torch here: what is listed is what lies in the folder, read file by file and checked.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
+from dafuse.product.seen import HASH_BYTES, WORDS
 from dafuse.product.version import ClassRecord, Version
+from dafuse.taught.contract import CLASS, PREDICT, SHARED
+from dafuse.taught.table import find_taught
 
 STRANGER = "not part of the model"
-TENSORS = {  # how a tensor's name begins -> what it is
-    "modules/global": "the global adapter, which predicts; one for all classes",
-    "modules/mean": "the mean of the adapters trained so far, where the next one starts",
-    "modules/last": "the adapter trained last, where the next one starts",
-    "classifier/rows": "a direction for each class, in the order of the classes",
-    "mean": "the mean of the features of its images",
-    "factor": "their covariance, as a packed lower-triangular factor",
-    "deviation": "the deviation of each feature (beside the directions, where there are some)",
-    "directions": "the leading directions of their covariance",
-}
+HASHES = "short hashes of the pictures taught, by which they are recognised"
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,8 @@ class Ledger:
         for entry in self.entries:
             lines += ["", f"{entry.file}  {entry.bytes:,} bytes", f"  {entry.what}"]
             lines += [
-                f"  {one.name}  {one.dtype} {list(one.shape)}  {one.bytes:,} bytes: {one.what}"
+                f"  {one.name}  {one.dtype} {list(one.shape)}  {one.bytes:,} bytes"
+                + (f": {one.what}" if one.what else "")
                 for one in entry.tensors
             ]
         return [*lines, "", *self.proof()]
@@ -81,10 +78,11 @@ class Ledger:
                 f"{record.pixels:,} numbers"
             )
         lines += [
-            "Every tensor that is kept is listed above, and those of all classes have the same",
-            "shapes, however many images a class was learned from: there is no image in them and",
-            "no vector for each image, only a mean and a covariance.",
+            "Every tensor that is kept is listed above, and the records of all classes have the",
+            "same shapes, however many images a class was learned from: there is no image in them",
+            "and no vector for each image, only what is listed.",
         ]
+        lines += self._about_hashes()
         if few := _singled_out(records):
             lines.append(
                 f"But: learned from one or two images, or from one or two more than an older "
@@ -96,6 +94,22 @@ class Ledger:
                 f"But: not part of the model, and not looked into: {', '.join(strangers)}."
             )
         return lines
+
+    def _about_hashes(self) -> list[str]:
+        """What the hashes of pictures can tell, and to whom."""
+        found = [entry for entry in self.entries if entry.what.startswith(HASHES)]
+        hashes = [
+            prod(one.shape) for entry in found for one in entry.tensors if "hashes/" in one.name
+        ]
+        if not hashes:
+            return ["No hash of any picture is kept: none that was taught can be recognised."]
+        return [
+            f"Beside that, {HASH_BYTES} bytes for each picture, a hash of its pixels with a key of "
+            f"this model: {sum(hashes):,} of them, {sum(entry.bytes for entry in found):,} bytes.",
+            "Who has this folder and a picture can tell whether those very pixels were taught, and",
+            "as which class; a picture that was saved again, cropped or made smaller is not known.",
+            "How a picture looks cannot be told. Lessons with --no-recognise leave no hashes.",
+        ]
 
 
 def _singled_out(records: list[ClassRecord]) -> list[str]:
@@ -120,8 +134,8 @@ def make_ledger(folder: ModelFolder) -> Ledger:
         for file in sorted(path for path in folder.path.rglob("*") if path.is_file()):
             name = file.relative_to(folder.path).as_posix()
             known = name in roles and file.suffix == ".safetensors"
-            tensors = _tensors(folder, file) if known else []
-            what = roles.get(name, STRANGER)
+            tensors = _tensors(folder, file, roles[name]) if known else []
+            what = roles[name].what if name in roles else STRANGER
             entries.append(Entry(name, file.stat().st_size, what, tensors, classes.get(name)))
         ledger = Ledger(str(folder.path), entries)
         _require_same_shapes(ledger)
@@ -130,11 +144,21 @@ def make_ledger(folder: ModelFolder) -> Ledger:
     return folder.read(load)
 
 
-def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[str, ClassRecord]]:
-    """What each file is, and the class whose statistics it holds, by its name in the folder."""
+class _Role(NamedTuple):
+    """What a file of the model is."""
+
+    what: str
+    kept: Mapping[str, str] = {}  # how names of its arrays begin -> what they are
+    prefix: str = ""  # what its arrays' names begin with, outside this file
+
+
+def _roles(
+    folder: ModelFolder, current: Version
+) -> tuple[dict[str, _Role], dict[str, ClassRecord]]:
+    """What each file is, and the class whose record it holds, by its name in the folder."""
     roles = {
-        "model.json": "which version counts, and the hash of its file",
-        ".lock": "empty; held while the model is changed",
+        "model.json": _Role("which version counts, the hash of its file, the oldest version kept"),
+        ".lock": _Role("empty; held while the model is changed"),
     }
     classes: dict[str, ClassRecord] = {}
     history, damage = folder.readable_history(current)
@@ -142,27 +166,37 @@ def _roles(folder: ModelFolder, current: Version) -> tuple[dict[str, str], dict[
         folder.require_still(current)
     for version in history:  # the one that counts comes last and has the last word
         kept = "" if version.number == current.number else f", kept for undo to {version.number}"
-        roles[_name(folder, folder.version_file(version.number))] = (
+        words = find_taught(version.method, version.settings).kept
+        roles[_name(folder, folder.version_file(version.number))] = _Role(
             "class names, numbers of images, settings, accuracies, times; no file names" + kept
         )
-        roles[_name(folder, folder.object_file(version.adapter))] = "adapters" + kept
-        roles[_name(folder, folder.object_file(version.classifier))] = "classifier" + kept
+        for digest, what, prefix in (
+            (version.shared, "what all classes share", SHARED),
+            (version.predict, "what predicts", PREDICT),
+        ):
+            if digest:
+                role = _Role(what + kept, words, prefix)
+                roles[_name(folder, folder.object_file(digest))] = role
+        if version.seen:
+            name = _name(folder, folder.object_file(version.seen))
+            roles[name] = _Role(HASHES + kept, WORDS)
         for record in version.classes:
-            name = _name(folder, folder.object_file(record.statistics))
-            roles[name] = f"statistics of {record.name}, from {record.images} images" + kept
+            name = _name(folder, folder.object_file(record.record))
+            what = f"record of {record.name}, from {record.images} images{kept}"
+            roles[name] = _Role(what, words, CLASS)
             classes[name] = record
     return roles, classes
 
 
-def _tensors(folder: ModelFolder, file: Path) -> list[KeptTensor]:
+def _tensors(folder: ModelFolder, file: Path, role: _Role) -> list[KeptTensor]:
+    def what(name: str) -> str:
+        full = role.prefix + name
+        return next((words for start, words in role.kept.items() if full.startswith(start)), "")
+
     return [
-        KeptTensor(name, array.shape, str(array.dtype), array.nbytes, _what(name))
+        KeptTensor(name, array.shape, str(array.dtype), array.nbytes, what(name))
         for name, array in sorted(folder.arrays(file.stem).items())
     ]
-
-
-def _what(name: str) -> str:
-    return next((what for start, what in TENSORS.items() if name.startswith(start)), "?")
 
 
 def _require_same_shapes(ledger: Ledger) -> None:

@@ -1,28 +1,43 @@
-"""Changes that need no images and no network: forget, rename, undo. No torch here."""
+"""Changes that need no images: forget, rename, undo, trim, merge. No torch here."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from typing import Any
 
-from dafuse.data.names import composed, same_name, taught_name
+from dafuse.data.names import check_class_names, composed, same_name, taught_name
 from dafuse.errors import DafuseError
-from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Parent, Version, now
+from dafuse.product.folder import ModelFolder, put_arrays
+from dafuse.product.seen import Seen
+from dafuse.product.version import ClassRecord, Parent, Version, now
 from dafuse.progress import Progress
+from dafuse.taught.contract import Teachable
+from dafuse.taught.table import find_taught
+
+OpenMethod = Callable[[Version], Teachable]  # a version's method, with what it has learned
+Part = tuple[ModelFolder, tuple[Version, Teachable]]  # a model to be merged
+FORGOTTEN = "a class since forgotten"  # in the history, instead of its name
 
 
 @dataclass(frozen=True)
 class Forgotten:
     names: list[str]
     for_good: bool
-    versions: list[int]  # older ones that were removed, as they held one of the classes
+    versions: list[int]  # older ones that were deleted
+    remains: str  # of the classes, in words; "" for nothing
 
 
 def forget(
-    folder: ModelFolder, names: list[str], for_good: bool = False, progress: Progress | None = None
+    folder: ModelFolder,
+    names: list[str],
+    open_method: OpenMethod,
+    for_good: bool = False,
+    progress: Progress | None = None,
 ) -> Forgotten:
-    """Remove classes and their statistics; for good, also from every older version.
+    """Remove classes with their records; for good, also from every older version and the history.
 
-    The adapter and the other classes' rows stay as they were learned beside them.
+    For good, every version that held one of them, or whose history names one, is deleted, and those
+    before it. The steps that came after stay in force: `undo` has nothing left to take back, rather
+    than too much.
     """
     folder.require()
     if not names:
@@ -38,25 +53,74 @@ def forget(
             raise DafuseError(
                 f"these are all classes of {folder.path}: delete the folder to forget everything"
             )
-        arrays = {name: array[rows] for name, array in folder.arrays(version.classifier).items()}
-        step = {"did": "forget", "when": now(), "classes": names, "for_good": for_good}
-        after = version.next(
-            step,
-            head.sha256,
-            classes=[version.classes[row] for row in rows],
-            classifier=folder.put(arrays),
-        )
+        changes: dict[str, Any] = {}
+        remains = find_taught(version.method, version.settings).remains
+        if len(rows) < len(version.classes):
+            changes = _without(folder, version, rows, open_method(version))
+        shown = [FORGOTTEN] if for_good else names
+        step = {"did": "forget", "when": now(), "classes": shown, "for_good": for_good}
+        after = version.next(step, head.sha256, **changes)
         removed: list[int] = []
-        if for_good:  # undo must end before the first version that held one of them
-            clean = list(takewhile(lambda one: not ids & {r.id for r in one.classes}, history))
-            if damage is not None:  # nobody knows what the older ones held
-                clean = []
-            links = [*(one.parent for one in history[1:]), head]  # by which each is named
-            after = replace(after, parent=links[len(clean) - 1] if clean else None)
-            kept = {one.number for one in clean}
-            removed = [number for number in folder.numbers() if number not in kept]
-        folder.publish(after)
-    return Forgotten(names, for_good, removed)
+        if for_good:
+            called = _called(history, ids) | set(names)
+            told = [one.number for one in history if _tells(one, ids, called)]
+            oldest = after.number if damage is not None else max(told, default=0) + 1
+            after = replace(after, history=[_unnamed(one, called) for one in after.history])
+            removed = [number for number in folder.numbers() if number < oldest]
+            folder.publish(after, oldest)
+        else:
+            folder.publish(after)
+    return Forgotten(names, for_good, removed, remains)
+
+
+def _without(
+    folder: ModelFolder, version: Version, rows: list[int], method: Teachable
+) -> dict[str, Any]:
+    """What changes in a version that knows only the classes at these rows."""
+    method.drop(rows)
+    objects = put_arrays(folder, method.arrays(), len(rows))
+    seen = Seen.of(folder, version).only([version.classes[row].id for row in rows])
+    return {
+        "classes": [
+            replace(version.classes[row], record=record)
+            for row, record in zip(rows, objects.records, strict=True)
+        ],
+        "shared": objects.shared,
+        "predict": objects.predict,
+        "seen": seen.put(folder),
+        "numbers": method.numbers(),
+    }
+
+
+def _tells(version: Version, ids: set[int], names: set[str]) -> bool:
+    """Whether a version holds one of these classes, or its history names one."""
+    held = any(record.id in ids for record in version.classes)
+    return held or _unnamed(version.history, names) != version.history
+
+
+def _called(history: list[Version], ids: set[int]) -> set[str]:
+    """Every name that these classes ever had."""
+    return {record.name for one in history for record in one.classes if record.id in ids}
+
+
+def _unnamed(entry: Any, names: set[str]) -> Any:
+    """A piece of the history without these names."""
+    if isinstance(entry, dict):
+        return {key: _unnamed(value, names) for key, value in entry.items()}
+    if isinstance(entry, list):
+        return [_unnamed(value, names) for value in entry]
+    return FORGOTTEN if isinstance(entry, str) and composed(entry) in names else entry
+
+
+def trim(folder: ModelFolder, keep: int, progress: Progress | None = None) -> list[int]:
+    """Delete all but the newest versions; the numbers of those deleted."""
+    folder.require()
+    if keep < 1:
+        raise DafuseError(f"at least 1 version must be kept, not {keep}")
+    with folder.changing(progress or Progress()):
+        head, before = folder.head(), folder.numbers()
+        folder.point_to(head, head.number - keep + 1)
+        return sorted(set(before) - set(folder.numbers()))
 
 
 def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = None) -> None:
@@ -106,6 +170,11 @@ def _before(folder: ModelFolder, version: Version) -> tuple[Parent, Version]:
     wanted = version.parent
     if wanted is None:
         raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
+    if wanted.number < folder.oldest():
+        raise DafuseError(
+            f"there is nothing to undo: the versions of {folder.path} before {version.number} were "
+            "deleted, by forget --for-good, by trim, or because only the newest are kept"
+        )
     try:
         before = folder.version(wanted)
         folder.require_whole(before)
@@ -132,3 +201,97 @@ def _ids(history: list[Version], names: list[str]) -> set[int]:
             history[-1].position(name)  # says which there are
         ids |= found
     return ids
+
+
+def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None) -> Version:
+    """Write the merged model; the others stay as they are. Classes of the same name are joined."""
+    if len(parts) < 2:
+        raise DafuseError("name two models or more to merge")
+    if out.exists():
+        raise DafuseError(f"there is a model {out.path} already: choose another path")
+    out.require_claimable()
+    _require_alike(parts)
+    first, method = parts[0][1]
+    classes = list(first.classes)
+    seen, twice = _seen(parts[0][0], first, range(len(classes))), 0
+    for folder, (version, other) in parts[1:]:
+        numbers = _numbered(classes, version)
+        method.merge(other, numbers)
+        seen, both = seen.joined(_seen(folder, version, numbers))
+        twice += both
+        for record, number in zip(version.classes, numbers, strict=True):
+            if number == len(classes):
+                classes.append(record)
+            else:
+                classes[number] = _joined(classes[number], record)
+    check_class_names([record.name for record in classes], "the merged model")
+    step: dict[str, Any] = {
+        "did": "merge",
+        "when": now(),
+        "models": [folder.path.name for folder, _ in parts],
+        "classes": len(classes),
+        "twice": twice,  # images that are known to have been taught to several of them
+        "compared": len({version.key for _, (version, _) in parts}) == 1,  # by one key
+    }
+    with out.changing(progress or Progress()):
+        objects = put_arrays(out, method.arrays(), len(classes))
+        merged = replace(
+            first,
+            number=1,
+            parent=None,
+            next_id=len(classes),
+            classes=[
+                replace(record, id=number, record=digest)
+                for number, (record, digest) in enumerate(
+                    zip(classes, objects.records, strict=True)
+                )
+            ],
+            shared=objects.shared,
+            predict=objects.predict,
+            key=seen.key,
+            seen=seen.put(out),
+            numbers=method.numbers(),
+            history=[{"version": 1, **step}],
+        )
+        out.publish(merged)
+    return merged
+
+
+def _require_alike(parts: list[Part]) -> None:
+    """Refuse what cannot be added up, with the reason."""
+    folder, (first, _) = parts[0]
+    for other_folder, (other, _) in parts[1:]:
+        both = f"{folder.path} and {other_folder.path} cannot be merged"
+        if other_folder.path.resolve() == folder.path.resolve():
+            raise DafuseError(f"{both}: they are the same model, whose images would count twice")
+        for part, what in (("backbone", "on different networks"), ("method", "by other methods")):
+            if getattr(other, part) != getattr(first, part):
+                raise DafuseError(f"{both}: they were taught {what}")
+        if other.settings != first.settings:
+            different = [k for k in first.settings if other.settings.get(k) != first.settings[k]]
+            raise DafuseError(f"{both}: they have different settings: {', '.join(different)}")
+
+
+def _numbered(classes: list[ClassRecord], version: Version) -> list[int]:
+    """Which class of the merged model each class of a version is; new ones come after."""
+    known = {same_name(record.name): number for number, record in enumerate(classes)}
+    numbers = []
+    for record in version.classes:
+        numbers.append(known.setdefault(same_name(record.name), len(known)))
+    return numbers
+
+
+def _seen(folder: ModelFolder, version: Version, numbers: Sequence[int]) -> Seen:
+    """The hashes of a model to be merged, with the ids that its classes have there."""
+    ids = {record.id: number for record, number in zip(version.classes, numbers, strict=True)}
+    return Seen.of(folder, version).renumbered(ids.__getitem__)
+
+
+def _joined(one: ClassRecord, other: ClassRecord) -> ClassRecord:
+    return replace(
+        one,
+        images=one.images + other.images,
+        pixels=one.pixels + other.pixels,
+        learned=min(one.learned, other.learned),
+        updated=max(one.updated, other.updated),
+    )

@@ -26,7 +26,8 @@ class Summary:
         lines = [
             f"{self.path}: {len(self.classes)} classes from {images} images, "
             f"version {self.version.number}, {self.bytes / 1e6:.2f} MB",
-            f"backbone {backbone.tag} (SHA-256 {backbone.sha256[:12]}), {backbone.size} pixels",
+            f"method {self.version.method}, backbone {backbone.tag} "
+            f"(SHA-256 {backbone.sha256[:12]}), {backbone.size} pixels",
             "",
             f"{'class':24} {'images':>7}  {'learned':23} updated",
         ]
@@ -37,8 +38,14 @@ class Summary:
             )
         return [*lines, "", "history", *self._history_lines()]
 
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Everything that was done, the oldest first; also what undo cannot reach any more."""
+        found = {step["version"]: step for one in self.history for step in one.history}
+        return [found[number] for number in sorted(found)]
+
     def _history_lines(self) -> list[str]:
-        said = {version.number: describe(version) for version in self.history}
+        said = {step["version"]: describe_step(step) for step in self.steps}
         for number, why in self.damaged.items():
             did = f"{said[number]}; " if number in said else ""
             said[number] = f"{did}damaged: {why}"
@@ -72,7 +79,10 @@ def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], 
 
 def describe(version: Version) -> str:
     """The step that made a version, in a line."""
-    step: dict[str, Any] = version.step
+    return describe_step(version.step)
+
+
+def describe_step(step: dict[str, Any]) -> str:
     return f"{when(step['when'])}  {WORDS[step['did']](step)}"
 
 
@@ -83,8 +93,8 @@ def when(time: str) -> str:
 def _learn(step: dict[str, Any]) -> str:
     new = [f"{one['name']} ({one['images']})" for one in step["classes"] if one["new"]]
     more = [f"{one['name']} (+{one['images']})" for one in step["classes"] if not one["new"]]
-    accuracy = step["held_out_accuracy"]
-    tested = "" if accuracy is None else f"; {accuracy:.1%} of held-out images right"
+    accuracy = step["accuracy"]
+    tested = "" if accuracy is None else f"; {accuracy:.1%} of images right, {step['how']}"
     return f"learned {', '.join(new + more)}{tested}"
 
 
@@ -96,4 +106,8 @@ def _rename(step: dict[str, Any]) -> str:
     return f"renamed {step['old']} to {step['new']}"
 
 
-WORDS = {"learn": _learn, "forget": _forget, "rename": _rename}
+def _merge(step: dict[str, Any]) -> str:
+    return f"merged {', '.join(step['models'])}: {step['classes']} classes"
+
+
+WORDS = {"learn": _learn, "forget": _forget, "rename": _rename, "merge": _merge}

@@ -6,9 +6,10 @@ from typing import Any
 
 from dafuse import __version__
 from dafuse.data.names import composed
-from dafuse.errors import DafuseError
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError, did_you_mean
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -17,11 +18,11 @@ class ClassRecord:
 
     id: int  # stays the same when the class is renamed or taught more
     name: str
-    images: int  # that its statistics were measured on
+    images: int  # that it was learned from
     pixels: int  # numbers in those images: height x width x 3 of each
     learned: str  # when first
     updated: str  # when last
-    statistics: str  # SHA-256 of the object with its mean and covariance
+    record: str  # SHA-256 of the object with what is kept of this class alone
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,14 @@ class BackboneRecord:
     std: list[float]
     resize: int
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """How sure the model may be, and what it takes for unlike everything it knows."""
-
-    images: int = 0  # held out to find the sharpness, in all steps so far
-    sharpness: float = 1.0  # what logits are multiplied by: 1 / temperature
-    precision: float = 0.0  # of the sharpness: how much held-out images say about it
-    threshold: float = 0.0  # familiarity below which an image is answered "unknown"
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return Preprocessing(self.size, tuple(self.mean), tuple(self.std), self.resize)
 
 
 @dataclass(frozen=True)
 class Parent:
-    """The version before, that `undo` goes back to."""
+    """Another version, by its number and the hash of its file."""
 
     number: int
     sha256: str
@@ -57,18 +52,25 @@ class Parent:
 @dataclass(frozen=True)
 class Version:
     number: int
-    parent: Parent | None
+    parent: Parent | None  # the version before, that `undo` goes back to
     made_by: str  # the version of dafuse
-    step: dict[str, Any]  # what made this version of the one before
     backbone: BackboneRecord
+    method: str
     settings: dict[str, Any]  # of the method, every option
     seed: int
-    tasks: int  # adapters trained so far
+    key: str  # random: pictures that were taught are recognised by a hash with this key
     next_id: int  # of classes
-    adapter: str  # SHA-256 of the object with the adapters
-    classifier: str  # SHA-256 of the object with a row for each class
-    classes: list[ClassRecord]  # in the order of the rows
-    calibration: Calibration
+    classes: list[ClassRecord]  # in the order of the class weights
+    shared: str  # SHA-256 of the object with what is kept of all classes together; "" for nothing
+    predict: str  # SHA-256 of the object that features are answered with
+    seen: str  # SHA-256 of the object with hashes of the pictures taught; "" for none
+    numbers: dict[str, float]  # of the method: temperature, threshold and the like
+    history: list[dict[str, Any]]  # every step so far, this version's own last
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """What made this version of the one before."""
+        return self.history[-1] if self.history else {}
 
     @property
     def names(self) -> list[str]:
@@ -76,53 +78,59 @@ class Version:
 
     @property
     def flip(self) -> bool:
-        """Whether the last lesson was taught mirrored, too, as a first one is unless told."""
+        """Whether the last lesson that trained was taught mirrored, too, as a first one is."""
         return bool(self.step.get("flip", True))
 
     @property
     def objects(self) -> set[str]:
         """Every object this version needs."""
-        return {self.adapter, self.classifier, *(record.statistics for record in self.classes)}
+        named = {self.shared, self.predict, self.seen, *(one.record for one in self.classes)}
+        return named - {""}
 
     def position(self, name: str) -> int:
-        """The row of a class, or one line that says there is none of that name."""
+        """The number of a class, or one line that says there is none of that name."""
         names = list(map(composed, self.names))  # a terminal may spell an accent in another way
         if composed(name) not in names:
             raise DafuseError(
                 f"no class is called {name!r}; there are {', '.join(sorted(self.names)[:12])}"
                 + (" ..." if len(self.names) > 12 else "")
+                + did_you_mean(name, self.names)
             )
         return names.index(composed(name))
 
     def next(self, step: dict[str, Any], sha256: str, **changes: Any) -> "Version":
         """The version after this one, whose own file has this hash (version 0 has no file).
 
-        A step that is no lesson says, too, how the last lesson was taught: forgetting for good may
-        remove the version that said so.
+        A step that is no lesson says, too, how the last lesson was taught.
         """
+        number = self.number + 1
         parent = Parent(self.number, sha256) if self.number else None
-        step = {**step, "flip": self.flip} if self.number else step
-        return replace(
-            self, number=self.number + 1, parent=parent, made_by=__version__, step=step, **changes
-        )
+        step = {"flip": self.flip, **step} if self.number else step
+        history = [*self.history, {"version": number, **step}]
+        changes = {"made_by": __version__, "history": history, **changes}
+        return replace(self, number=number, parent=parent, **changes)
 
 
-def blank(backbone: BackboneRecord, settings: dict[str, Any], seed: int) -> Version:
+def blank(
+    backbone: BackboneRecord, method: str, settings: dict[str, Any], seed: int, key: str
+) -> Version:
     """Version 0: a model that has learned nothing. It is never written."""
     return Version(
         number=0,
         parent=None,
         made_by=__version__,
-        step={},
         backbone=backbone,
+        method=method,
         settings=settings,
         seed=seed,
-        tasks=0,
+        key=key,
         next_id=0,
-        adapter="",
-        classifier="",
         classes=[],
-        calibration=Calibration(),
+        shared="",
+        predict="",
+        seen="",
+        numbers={},
+        history=[],
     )
 
 
@@ -133,19 +141,52 @@ def to_json(version: Version) -> dict[str, Any]:
 def from_json(content: Any, file: object) -> Version:
     require_format(content, file)
     try:
-        parent, calibration = content["parent"], content["calibration"]
+        if content["format"] == 1:
+            content = _of_format_1(content)
+        parent = content["parent"]
         known = {
             **{key: value for key, value in content.items() if key != "format"},
             "parent": None if parent is None else Parent(**parent),
             "backbone": BackboneRecord(**content["backbone"]),
-            "calibration": Calibration(**calibration),
             "classes": [ClassRecord(**record) for record in content["classes"]],
         }
         if known.keys() != {field.name for field in fields(Version)}:
             raise KeyError(*known.keys())
         return Version(**known)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DafuseError(f"{file} is not a version of a dafuse model: {error}") from None
+
+
+def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """The same as format 2 has it: models were taught by DAF alone."""
+    calibration = content["calibration"]
+    cosines = 20.0  # what cosines were multiplied by
+    accuracy = content["step"].get("held_out_accuracy")
+    step = {**content["step"], "accuracy": accuracy, "how": "held out"}
+    return {
+        **{name: content[name] for name in ("format", "number", "parent", "made_by", "backbone")},
+        **{name: content[name] for name in ("settings", "seed", "next_id")},
+        "method": "daf",
+        "key": "",
+        "classes": [
+            {**{k: v for k, v in one.items() if k != "statistics"}, "record": one["statistics"]}
+            for one in content["classes"]
+        ],
+        "shared": content["adapter"],
+        "predict": content["classifier"],
+        "seen": "",
+        "numbers": {
+            "tasks": float(content["tasks"]),
+            "held_out": float(calibration["images"]),
+            "precision": float(calibration["precision"]),
+            "cosine": 1.0,
+            "bend": 0.0,
+            "sharpness": cosines * calibration["sharpness"],
+            "energy": cosines,
+            "threshold": calibration["threshold"],
+        },
+        "history": [{"version": content["number"], **step}],
+    }
 
 
 def require_format(content: Any, file: object, readable: int = FORMAT) -> None:

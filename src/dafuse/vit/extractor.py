@@ -23,9 +23,11 @@ from dafuse.vit.depths import Depths, Part
 from dafuse.vit.weights import BACKBONES, COMPACT
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
     from onnxruntime import InferenceSession
 
 AT_ONCE = 32  # images decoded and computed together
+FEATURES = "features"  # the output of `Extractor.graph`
 
 
 class Extractor:
@@ -36,7 +38,7 @@ class Extractor:
 
     def __init__(self, file: str | Path, threads: int | None = None) -> None:
         """Open a file; use so many threads, or one for each processor that the process may use."""
-        path = Path(file).expanduser()
+        path = self._file = Path(file).expanduser()
         self.threads = threads or available_processors()
         self._session = open_session(path, self.threads)
         self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
@@ -114,6 +116,13 @@ class Extractor:
         """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
         (feats_BF,) = self._session.run([depths], {INPUT: squares_B3SS})
         return feats_BF
+
+    def graph(self, depths: Depths) -> "ModelProto":
+        """The network as one ONNX graph with all its weights, whose output is ``features``."""
+        from dafuse.vit.onnx_files import read_whole
+
+        self.parts(depths)
+        return read_whole(self._file, depths, FEATURES)
 
 
 def embedded_graph() -> Path:

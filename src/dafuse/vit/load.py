@@ -1,6 +1,5 @@
 """From a tag to a frozen ViT with the right weights in it."""
 
-import difflib
 from pathlib import Path
 
 import timm
@@ -8,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 from dafuse.progress import Progress
 from dafuse.vit.backbone import ViT, require_plain_vit
 from dafuse.vit.weights import BACKBONES, Backbone, check_hash, fetch, locate, preprocessing_of
@@ -67,6 +66,5 @@ def _any_timm(tag: str) -> Backbone:
         raise DafuseError(
             f"{tag} does not name one set of weights; choose one of {', '.join(tags)}"
         )
-    near = difflib.get_close_matches(tag, {*BACKBONES, *timm.list_pretrained("*vit*")}, 3, 0.5)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = did_you_mean(tag, [*BACKBONES, *timm.list_pretrained("*vit*")], most=3)
     raise DafuseError(f"no backbone is called {tag}{hint}")

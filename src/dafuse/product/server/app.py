@@ -1,6 +1,6 @@
 """The server: a model behind HTTP, with a page to try it and to teach it.
 
-    app = create_app(classifier, access=Access(token), classifier=classifier)
+    app = create_app(classifier, Access(token), learn=True)
 
 Nothing here imports torch: what predicts is given, and may be anything that answers like a
 `Classifier`.
@@ -9,7 +9,6 @@ Nothing here imports torch: what predicts is given, and may be anything that ans
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,20 +18,21 @@ from starlette.exceptions import HTTPException
 
 from dafuse import __version__
 from dafuse.errors import DafuseError
-from dafuse.product.server.access import Access
+from dafuse.product.classifier import Classifier
 from dafuse.product.server.batching import Batcher, Predictor
-from dafuse.product.server.docs import docs_page
-from dafuse.product.server.envelope import Envelope
-from dafuse.product.server.hosts import LocalHosts
-from dafuse.product.server.lessons import Lessons
-from dafuse.product.server.limits import Limits, Memory, Refusal
+from dafuse.product.server.description import docs_page
+from dafuse.product.server.lessons import Lessons, without_path
 from dafuse.product.server.metrics import Metrics
-from dafuse.product.server.routes import for_all, router
-from dafuse.product.server.service import Service, bearing
-from dafuse.product.server.staging import Staging
-
-if TYPE_CHECKING:
-    from dafuse.product.classifier import Classifier
+from dafuse.product.server.routes import Service, bearing, for_all, router
+from dafuse.product.server.security import (
+    Access,
+    Envelope,
+    Limits,
+    LocalHosts,
+    Memory,
+    Refusal,
+)
+from dafuse.product.server.uploads import Staging
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
@@ -44,17 +44,25 @@ def create_app(
     predictor: Predictor,
     access: Access | None = None,
     limits: Limits | None = None,
-    classifier: "Classifier | None" = None,
+    *,
+    learn: bool = False,
+    name: str = "",
 ) -> FastAPI:
     """
     Args:
-        predictor: what answers
+        predictor: what answers: a classifier, an exported model
         access: the token, and what needs it
         limits: how much is too much
-        classifier: the same model, where it may be taught
+        learn: who has the token may teach and change the classifier
+        name: of the model; default: that of its folder
     """
     access, limits, metrics = access or Access(), limits or Limits(), Metrics()
-    lessons = None if classifier is None else Lessons(classifier, Staging(limits.staged), metrics)
+    classifier = predictor if isinstance(predictor, Classifier) else None
+    lessons = None
+    if learn and classifier is not None:
+        lessons = Lessons(classifier, Staging(limits.staged), metrics)
+    if not name:
+        name = "model" if classifier is None else classifier.folder.path.resolve().name
     memory = Memory(limits.arriving)
     batcher = Batcher(predictor, limits.queue, metrics)
     metrics.gauge("upload_bytes", lambda: memory.held)
@@ -75,7 +83,9 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.service = Service(predictor, limits, access, metrics, memory, batcher, lessons)
+    app.state.service = Service(
+        name, predictor, classifier, limits, access, metrics, memory, batcher, lessons
+    )
     app.include_router(router, dependencies=[Depends(bearing)] if access.everywhere else [])
     app.include_router(for_all)
     app.add_api_route("/", _page, include_in_schema=False)
@@ -111,7 +121,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _not_now(request: Request, error: Exception) -> Response:
-    return _error(409, str(error))
+    classifier = request.app.state.service.classifier
+    sentence = str(error) if classifier is None else without_path(str(error), classifier)
+    return _error(409, sentence)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dafuse.product.server.limits import overloaded
 from dafuse.product.server.metrics import Metrics
+from dafuse.product.server.security import overloaded
 from dafuse.product.server.uploads import Upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dafuse.data.images import UnreadableImage
-    from dafuse.product.model import Prediction
+    from dafuse.product.predictor import Prediction
 
     Answer = Prediction | UnreadableImage
 

@@ -1,25 +1,99 @@
-"""Learning in the background: one lesson at a time, while the model goes on predicting."""
+"""What changes the model through the server: one step at a time, while it goes on predicting.
+
+A lesson is learned in the background; forget, rename, undo and export are done while their request
+waits. Whoever comes in between is refused, and so is a step beside that of another process.
+"""
 
 import gc
 import logging
+import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from threading import Lock, Thread
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
+from dafuse.data.names import composed
 from dafuse.errors import DafuseError
-from dafuse.product.server.limits import Refusal
 from dafuse.product.server.metrics import Metrics
-from dafuse.product.server.staging import Staged, Staging
-from dafuse.product.server.timing import LessonProgress, LessonStopped
+from dafuse.product.server.security import Refusal
+from dafuse.product.server.uploads import Staged, Staging, check_name
 from dafuse.product.summary import describe
 from dafuse.product.version import Parent
-from dafuse.progress import Progress
+from dafuse.progress import Bar, Progress
+from dafuse.taught.table import find_taught
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
+    from dafuse.product.steps import Forgotten
 
 log = logging.getLogger("dafuse.server")
+ANOTHER = "another process that is changing this model"
+EARLY = 0.02  # of a phase: before that its time cannot be told
+
+
+class LessonStopped(Exception):
+    """The lesson was asked to end before its time."""
+
+
+class LessonProgress(Progress):
+    """How far a lesson is: written by the thread that learns, read by others."""
+
+    def __init__(self) -> None:
+        self.began = self._phase_began = time.monotonic()
+        self.phase = ""
+        self.fraction = 0.0  # of the phase
+        self.waiting_for: str | None = None
+        self._stop = Event()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the phase ends; None while it is too early to tell."""
+        fraction, seconds = self.fraction, time.monotonic() - self._phase_began
+        return seconds * (1 - fraction) / fraction if fraction >= EARLY else None
+
+    def stop(self) -> None:
+        """Break off at the next step of the lesson."""
+        self._stop.set()
+
+    def waits(self, line: str) -> None:
+        """The line has the model's path, which is nobody's business beyond this machine."""
+        self.waiting_for = ANOTHER
+
+    def goes_on(self) -> None:
+        self.waiting_for = None
+        self.reached(0.0)
+
+    @contextmanager
+    def bar(self, label: str, total: int) -> Iterator[Bar]:
+        self.phase, self._phase_began = label, time.monotonic()
+        self.reached(0.0)
+        yield _LessonBar(self, total)
+
+    def reached(self, fraction: float) -> None:
+        if self._stop.is_set():
+            raise LessonStopped
+        self.fraction = min(1.0, fraction)
+
+
+class _LessonBar(Bar):
+    def __init__(self, progress: LessonProgress, total: int) -> None:
+        super().__init__(total)
+        self._progress = progress
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        super().advance(steps, note)
+        self._progress.reached(self.done / self.total if self.total else 0.0)
+
+
+class _Impatient(Progress):
+    """Does not wait for another process that changes the model: a request has no time for it."""
+
+    def waits(self, line: str) -> None:
+        raise Refusal(409, "another process is changing the model: try again when it is done")
 
 
 @dataclass
@@ -39,47 +113,33 @@ class Job:
         return (self.ended or time.monotonic()) - self.progress.began
 
 
-class _Impatient(Progress):
-    """Does not wait for another process that changes the model: a request has no time for it."""
-
-    def waits(self, line: str) -> None:
-        raise Refusal(409, "another process is changing the model: try again when it is done")
-
-
 class Lessons:
-    """A classifier that is taught and undone through the server."""
+    """A classifier that is taught and changed through the server."""
 
     def __init__(self, classifier: "Classifier", staging: Staging, metrics: Metrics) -> None:
         self.classifier, self.staging, self._metrics = classifier, staging, metrics
         self.job: Job | None = None
-        self._changing = Lock()  # held by the lesson or the undo that is under way
+        self._changing = Lock()  # held by the step that is under way
+        self._doing = ""  # which that is
         self._thread: Thread | None = None
         metrics.gauge("staged_pictures", lambda: sum(staging.counts.values()))
         metrics.gauge("learning", self._changing.locked)
 
-    def start(self, flip: bool | None = None) -> Job:
-        """Learn what is staged; ``flip``: mirrored, too; None: as in the lesson before."""
-        self._claim()
-        taken = self.staging.take()
-        if not taken:
-            self._changing.release()
-            raise Refusal(409, "no pictures wait to be learned: send some to /classes/NAME/images")
-        number = 1 if self.job is None else self.job.number + 1
-        trains = len(taken.keys() - set(self.classifier.classes)) > 1
-        counts = {name: len(pictures) for name, pictures in taken.items()}
-        self.job = Job(number, counts, LessonProgress(trains), self.classifier.folder.head_if_any())
-        # a daemon, so that a lesson that hangs cannot keep the server from ending
-        self._thread = Thread(
-            target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
-        )
-        self._thread.start()
-        return self.job
+    @property
+    def flip(self) -> bool | None:
+        """Whether the next lesson is taught mirrored, too; None: the method does not train."""
+        version = self.classifier.version
+        return version.flip if find_taught(version.method).trains else None
 
     @property
-    def last_step(self) -> str | None:
-        """What undo would take back, in a line."""
-        version = self.classifier.version
-        return describe(version) if version.parent is not None else None
+    def last_step(self) -> dict[str, Any] | None:
+        """What undo would take back."""
+        version, folder = self.classifier.version, self.classifier.folder
+        try:
+            kept = version.parent is not None and version.parent.number >= folder.oldest()
+        except DafuseError:  # then undo says what is wrong
+            kept = True
+        return version.step if kept else None
 
     @property
     def version(self) -> str | None:
@@ -90,26 +150,76 @@ class Lessons:
         head = self.classifier.head
         return None if head is None else f"{head.number}-{head.sha256[:12]}"
 
-    def undo(self, version: str | None = None) -> str:
-        """Take back the last step, of this version if one is given; which one that was."""
-        self._claim()
-        try:
-            self.classifier.follow()
-            expected = None if version is None else self._head_if(version)
-            return describe(self.classifier.undo(_Impatient(), expected))
-        finally:
+    def start(self, flip: bool | None = None) -> Job:
+        """Learn what is staged; ``flip``: mirrored, too; None: as in the lesson before."""
+        if flip is not None and self.flip is None:
+            method = self.classifier.version.method
+            raise Refusal(
+                422, f"flip is for methods that train, and {method} does not: leave it out"
+            )
+        self._claim("a lesson is being learned")
+        taken = self.staging.take()
+        if not taken:
             self._changing.release()
+            raise Refusal(409, "no pictures wait to be learned: send some to /classes/NAME/images")
+        number = 1 if self.job is None else self.job.number + 1
+        counts = {name: len(pictures) for name, pictures in taken.items()}
+        self.job = Job(number, counts, LessonProgress(), self.classifier.folder.head_if_any())
+        # a daemon, so that a lesson that hangs cannot keep the server from ending
+        self._thread = Thread(
+            target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
+        )
+        self._thread.start()
+        return self.job
+
+    def undo(self, version: str | None = None) -> dict[str, Any]:
+        """Take back the last step, of this version if one is given; which one that was."""
+        with self._alone("a step is being undone"):
+            expected = None if version is None else self._head_if(version)
+            return self.classifier.undo(_Impatient(), expected).step
 
     def _head_if(self, version: str) -> Parent | None:
         """What the model is at, if that is this version: its name, or just its number."""
         head, current = self.classifier.head, self.version
         if head is None or version in (current, str(head.number)):
             return head
-        last = f": {self.last_step}" if self.last_step else ""
+        last = f": {describe(self.classifier.version)}" if self.last_step else ""
         raise Refusal(
             409,
             f"nothing was undone: the model was changed, and its last step is now another{last}",
         )
+
+    def forget(self, name: str, for_good: bool) -> "Forgotten":
+        """Remove a class; for good, also one that is only in older versions."""
+        with self._alone("a class is being forgotten"):
+            if not for_good:
+                self._require_class(name)
+            return self.classifier.forget(name, for_good=for_good, progress=_Impatient())
+
+    def rename(self, old: str, new: str) -> None:
+        new = check_name(new)
+        with self._alone("a class is being renamed"):
+            self._require_class(old)
+            self.classifier.rename(old, new, _Impatient())
+            self.staging.rename(old, new)
+
+    def export(self, int8: bool) -> tuple[ExitStack, Path]:
+        """The model as an .onnx file, and what removes that file when it is closed."""
+        with self._alone("the model is being exported"), ExitStack() as made:
+            self._require_taught()
+            file = Path(made.enter_context(TemporaryDirectory(prefix="dafuse-"))) / "model.onnx"
+            with self.classifier.folder.changing(_Impatient()):  # else it may change on the way
+                self.classifier.follow()
+                self.classifier.export(file, int8)
+            return made.pop_all(), file
+
+    def _require_taught(self) -> None:
+        if not self.classifier.classes:
+            raise Refusal(409, "the model has learned nothing yet: teach it first")
+
+    def _require_class(self, name: str) -> None:
+        if composed(name) not in map(composed, self.classifier.classes):
+            raise Refusal(404, f"no class is called {name!r}")
 
     def stop(self, patience: float = 1.5) -> bool:
         """Break off the lesson, which leaves the model as it was; whether it ended in time."""
@@ -136,9 +246,20 @@ class Lessons:
             said.append(f"{pictures} not yet learned {'is' if waiting == 1 else 'are'} gone")
         return "; ".join(said)
 
-    def _claim(self) -> None:
+    def _claim(self, doing: str) -> None:
         if not self._changing.acquire(blocking=False):
-            raise Refusal(409, "a lesson is being learned: wait until it is done")
+            raise Refusal(409, f"{self._doing}: wait until it is done")
+        self._doing = doing
+
+    @contextmanager
+    def _alone(self, doing: str) -> Iterator[None]:
+        """For one step, on what the model is now."""
+        self._claim(doing)
+        try:
+            self.classifier.follow()
+            yield
+        finally:
+            self._changing.release()
 
     def _learn(self, job: Job, taken: Staged, flip: bool | None) -> None:
         try:
@@ -147,7 +268,7 @@ class Lessons:
         except LessonStopped:
             job.error = "the server was stopped; the model is as it was"
         except DafuseError as error:
-            job.error = str(error)
+            job.error = without_path(str(error), self.classifier)
         except Exception as error:  # the server lives on, whatever a lesson runs into
             log.exception("a lesson failed")
             job.error = f"the lesson failed ({type(error).__name__}); the model is as it was"
@@ -163,8 +284,10 @@ class Lessons:
         images = [image for pictures in taken.values() for image in pictures]
         labels = [name for name, pictures in taken.items() for _ in pictures]
         report = self.classifier.learn(images, labels, flip=flip, progress=progress)
-        found = {**asdict(report), "lines": report.lines()}
-        few = {one.name: one.how_sure() for one in report.few}
-        for one in found["classes"]:
-            one["how_sure"] = few.get(one["name"])
-        return found
+        return {**asdict(report), "lines": report.lines()}
+
+
+def without_path(sentence: str, classifier: "Classifier") -> str:
+    """Name the model by its name: where it lies is nobody's business beyond this machine."""
+    path = str(classifier.folder.path)
+    return sentence.replace(path, Path(path).resolve().name) if os.sep in path else sentence

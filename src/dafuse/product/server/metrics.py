@@ -15,7 +15,7 @@ HELP = {
     "upload_bytes": "Bytes of uploads held in memory, without those staged to be learned.",
     "staged_pictures": "Pictures that wait to be learned.",
     "classes": "Classes that the model knows.",
-    "learning": "1 while a lesson is being learned.",
+    "learning": "1 while a lesson is learned or another step is under way.",
 }
 Labels = tuple[tuple[str, str], ...]
 

@@ -1,56 +1,90 @@
 """Every address of the server, and what it does."""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from dafuse import __version__
 from dafuse.data.images import UnreadableImage
-from dafuse.product.server import metrics, schema
-from dafuse.product.server.lessons import Job
-from dafuse.product.server.limits import Refusal, overloaded
-from dafuse.product.server.service import Here, Teaching
-from dafuse.product.server.staging import check_name
-from dafuse.product.server.uploads import read_away, uploads
+from dafuse.product.server import description as say
+from dafuse.product.server import metrics
+from dafuse.product.server.batching import Batcher, Predictor
+from dafuse.product.server.lessons import Lessons
+from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
+from dafuse.product.server.uploads import check_name, read_away, uploads
 
-FILES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}}
-                    },
-                }
-            }
-        },
-    }
-}
+if TYPE_CHECKING:
+    from dafuse.product.classifier import Classifier
+
+PIECE = 2**18  # bytes of a file that are sent at once
+BEARER = HTTPBearer(scheme_name="token", auto_error=False)
+router = APIRouter()  # beyond this machine, all of it needs the token
+for_all = APIRouter()
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes share."""
+
+    name: str  # of the model
+    predictor: Predictor
+    classifier: "Classifier | None"  # the same model; None: an exported file is served
+    limits: Limits
+    access: Access
+    metrics: metrics.Metrics
+    memory: Memory
+    batcher: Batcher
+    lessons: Lessons | None  # None: it cannot be taught here
+
+
+async def service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+Here = Annotated[Service, Depends(service)]
+Given = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
+
+
+async def bearing(here: Here, given: Given) -> None:
+    """For whoever bears the token. What depends on this says so in the description, too."""
+    here.access.require(given.credentials if given else None)
+
+
+async def teaching(here: Here, given: Given) -> Lessons:
+    """For whoever may teach it."""
+    if here.lessons is None:
+        raise Refusal(403, "this server cannot be taught: start it with --allow-learn")
+    await bearing(here, given)
+    return here.lessons
+
+
+Teaching = Annotated[Lessons, Depends(teaching)]
 
 
 def refused(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": schema.Error} for status in statuses}
-
-
-router = APIRouter()  # beyond this machine, all of it needs the token
-for_all = APIRouter()
+    return {status: {"model": say.Error} for status in statuses}
 
 
 @router.post(
     "/predict",
     summary="What pictures show, with calibrated probabilities",
-    openapi_extra=FILES,
+    openapi_extra=say.SENDS_FILES,
     responses=refused(400, 401, 408, 409, 413, 415, 422, 503),
 )
 async def predict(
     request: Request,
     here: Here,
     top: Annotated[int, Query(ge=1, le=1000, description="how many classes are named")] = 5,
-) -> schema.Predictions:
+) -> say.Predictions:
     if not here.batcher.has_place_for(1):  # so that refusing costs next to nothing
         await read_away(request, here.limits)
         raise overloaded()
@@ -60,34 +94,29 @@ async def predict(
         for picture, answer in zip(pictures, answers, strict=True):
             if isinstance(answer, UnreadableImage):
                 raise Refusal(422, f"{picture.name} cannot be read: {answer}")
-            found.append(
-                schema.Predicted(
-                    file=picture.name,
-                    name=answer.name,
-                    probability=answer.probability,
-                    unknown=answer.unknown,
-                    familiarity=answer.familiarity,
-                    top=[schema.Share(name=n, probability=p) for n, p in answer.top[:top]],
-                )
-            )
-    return schema.Predictions(predictions=found)
+            found.append(say.Predicted.of(picture.name, answer, top))
+    return say.Predictions(predictions=found)
 
 
 @router.get(
     "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
 )
-async def classes(here: Here) -> schema.Classes:
-    limits, lessons = here.limits, here.lessons
+async def classes(here: Here) -> say.Classes:
     await asyncio.to_thread(here.predictor.follow)
+    limits, lessons = here.limits, here.lessons
     version = None if lessons is None else lessons.version  # before the step that it stands for
-    return schema.Classes(
-        classes=here.predictor.classes,
+    last = None if lessons is None else await asyncio.to_thread(lambda: lessons.last_step)
+    records = None if here.classifier is None else here.classifier.version.classes
+    return say.Classes(
+        model=here.name,
+        classes=here.predictor.classes if records is None else [one.name for one in records],
+        records=None if records is None else [say.Record.of(one) for one in records],
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
         version=version,
-        last_step=None if lessons is None else lessons.last_step,
-        flip=None if lessons is None else lessons.classifier.version.flip,
-        limits=schema.Allowed(body_bytes=limits.body, files=limits.files, pixels=limits.pixels),
+        last_step=None if last is None else say.Step.of(last),
+        flip=None if lessons is None else lessons.flip,
+        limits=say.Allowed(body_bytes=limits.body, files=limits.files, pixels=limits.pixels),
     )
 
 
@@ -95,16 +124,16 @@ async def classes(here: Here) -> schema.Classes:
     "/classes/{name}/images",
     summary="Stage pictures of a class, new or known, for the next lesson",
     status_code=201,
-    openapi_extra=FILES,
+    openapi_extra=say.SENDS_FILES,
     responses=refused(400, 401, 403, 408, 413, 415, 422, 503),
 )
-async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> schema.StagedCount:
+async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.StagedCount:
     name = check_name(name)
     async with uploads(request, here.limits, here.memory) as pictures:
         staged = await asyncio.to_thread(
             lessons.staging.add, name, pictures, here.predictor.classes
         )
-    return schema.StagedCount(name=name, staged=staged)
+    return say.StagedCount(name=name, staged=staged)
 
 
 @router.delete(
@@ -112,9 +141,9 @@ async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> s
     summary="Drop the pictures of a class that wait to be learned",
     responses=refused(401, 403, 404, 422),
 )
-async def unstage(name: str, lessons: Teaching) -> schema.StagedCount:
+async def unstage(name: str, lessons: Teaching) -> say.StagedCount:
     lessons.staging.drop(name)
-    return schema.StagedCount(name=name, staged=0)
+    return say.StagedCount(name=name, staged=0)
 
 
 @router.post(
@@ -129,15 +158,15 @@ async def learn(
     flip: Annotated[
         bool | None,
         Query(
-            description="whether pictures are also learned mirrored, which makes more of few; "
+            description="whether pictures are learned mirrored, too, which makes more of few; "
             "false for letters, signs, left and right hands and the like; default: as in the "
-            "model's last lesson, in a first one true"
+            "model's last lesson, in a first one true; refused where the method does not train"
         ),
     ] = None,
-) -> schema.Lesson:
+) -> say.Lesson:
     job = lessons.start(flip)
     response.headers["Location"] = "/learn"
-    return _lesson(job)
+    return say.Lesson.of(job)
 
 
 @router.get(
@@ -145,14 +174,52 @@ async def learn(
     summary="How far the lesson is, or how the last one went",
     responses=refused(401, 403),
 )
-async def lesson(lessons: Teaching) -> schema.Lesson:
-    return _lesson(lessons.job)
+async def lesson(lessons: Teaching) -> say.Lesson:
+    return say.Lesson.of(lessons.job)
+
+
+@router.delete(
+    "/classes/{name}",
+    summary="Forget a class",
+    responses=refused(401, 403, 404, 409, 422),
+)
+async def forget(
+    name: str,
+    lessons: Teaching,
+    for_good: Annotated[
+        bool,
+        Query(
+            description="delete every version that holds the class, so that undo cannot bring it "
+            "back, and its name from the history"
+        ),
+    ] = False,
+) -> say.Forgot:
+    done = await asyncio.to_thread(lessons.forget, name, for_good)
+    return say.Forgot(
+        name=done.names[0],
+        for_good=done.for_good,
+        versions=done.versions,
+        remains=done.remains,
+        classes=lessons.classifier.classes,
+    )
+
+
+@router.post(
+    "/classes/{name}/rename",
+    summary="Give a class another name",
+    responses=refused(401, 403, 404, 409, 422),
+)
+async def rename(
+    name: str, lessons: Teaching, to: Annotated[str, Query(description="its name from now on")]
+) -> say.Renamed:
+    await asyncio.to_thread(lessons.rename, name, to)
+    return say.Renamed(name=check_name(to), classes=lessons.classifier.classes)
 
 
 @router.post(
     "/undo",
     summary="Take back the last step of the model",
-    responses=refused(401, 403, 409),
+    responses=refused(401, 403, 409, 422),
 )
 async def undo(
     lessons: Teaching,
@@ -163,14 +230,57 @@ async def undo(
             "/classes, or its number; default: whatever the last step is"
         ),
     ] = None,
-) -> schema.Undone:
+) -> say.Undone:
     undone = await asyncio.to_thread(lessons.undo, version)
-    return schema.Undone(undone=undone, classes=lessons.classifier.classes)
+    return say.Undone(undone=say.Step.of(undone), classes=lessons.classifier.classes)
+
+
+@router.get(
+    "/history",
+    summary="Everything that was done to the model",
+    responses=refused(401, 404, 409),
+)
+async def history(here: Here) -> say.History:
+    if here.classifier is None:
+        raise Refusal(404, "an exported file has no history: serve the model's folder to see it")
+    if not here.classifier.classes:
+        return say.History(steps=[], undoable=False)
+    summary = await asyncio.to_thread(here.classifier.info)
+    return say.History(
+        steps=[say.Step.of(step) for step in summary.steps], undoable=len(summary.history) > 1
+    )
+
+
+@router.get(
+    "/export",
+    summary="The model as one .onnx file that predicts elsewhere",
+    response_class=StreamingResponse,
+    responses={200: {"content": {say.FILE: {}}}, **refused(401, 403, 409, 422)},
+)
+async def export(
+    here: Here,
+    lessons: Teaching,
+    int8: Annotated[
+        bool, Query(description="weights of one byte: smaller, faster, a little less exact")
+    ] = False,
+) -> StreamingResponse:
+    made, file = await asyncio.to_thread(lessons.export, int8)
+    headers = {
+        "Content-Length": str(file.stat().st_size),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(here.name, safe='')}.onnx",
+    }
+    return StreamingResponse(_pieces(made, file), media_type=say.FILE, headers=headers)
+
+
+def _pieces(made: ExitStack, path: Path) -> Iterator[bytes]:
+    with made, path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
 
 
 @for_all.get("/healthz", summary="Whether the server answers")
-async def health(here: Here) -> schema.Health:
-    return schema.Health(status="ok", classes=len(here.predictor.classes), version=__version__)
+async def health(here: Here) -> say.Health:
+    return say.Health(status="ok", classes=len(here.predictor.classes), version=__version__)
 
 
 @router.get(
@@ -181,24 +291,3 @@ async def health(here: Here) -> schema.Health:
 )
 async def measured(here: Here) -> Response:
     return Response(here.metrics.text(), media_type=metrics.CONTENT_TYPE)
-
-
-def _lesson(job: Job | None) -> schema.Lesson:
-    if job is None:
-        return schema.Lesson(
-            job=None, state="idle", pictures={}, phase="", waiting_for=None, progress=0,
-            seconds=0, seconds_left=None, report=None, error=None,
-        )  # fmt: skip
-    state, progress = job.state, job.progress  # the state first: it is what changes last
-    return schema.Lesson(
-        job=job.number,
-        state=state,
-        pictures=job.pictures,
-        phase=progress.phase,
-        waiting_for=progress.waiting_for if state == "running" else None,
-        progress=1 if state == "done" else progress.fraction,
-        seconds=job.seconds,
-        seconds_left=progress.seconds_left if state == "running" else None,
-        report=job.report,
-        error=job.error,
-    )

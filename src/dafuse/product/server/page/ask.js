@@ -1,17 +1,22 @@
-// "What is this?": pictures in, classes as bars out.
+// "What is this?": pictures in, classes as bars out; of many pictures also a summary.
 
+import { offerCamera } from "./camera.js";
 import { byId, count, make, percent, picture, say, takesFiles } from "./elements.js";
 import { call, forms } from "./server.js";
+import { chosen, showSummary, whenChosen } from "./summary.js";
 
-const SHOWN = 12; // answers on the page, the newest first
+const SHOWN = 24; // cards at once
+const KEPT = 5000; // answers on the page
 const status = byId("ask-status");
-const answers = byId("answers");
 let limits = { files: 1, body_bytes: 0 };
+let answers = []; // {file, found, card}, the newest first
+let shown = SHOWN;
 
 export function setUpAsking(knows) {
   limits = knows.limits;
-  byId("ask-files").disabled = !knows.classes.length;
-  if (!knows.classes.length) {
+  const nothing = !knows.classes.length;
+  byId("ask-files").disabled = byId("ask-camera").disabled = nothing;
+  if (nothing) {
     say(status, knows.teaching ? "It knows nothing yet: teach it first." : "It knows nothing yet.");
   }
 }
@@ -19,29 +24,45 @@ export function setUpAsking(knows) {
 export async function ask(files) {
   if (byId("ask-files").disabled) return;
   say(status, files.length === 1 ? "Looking ..." : `Looking at ${files.length} pictures ...`);
-  let shown = 0;
+  const before = answers;
+  const now = [];
   try {
     for (const { form, count: size } of forms(files, limits)) {
       const { predictions } = await call("POST", "/predict?top=5", form);
-      predictions.forEach((found, i) => show(files[shown + i], found));
-      shown += size;
+      predictions.forEach((found) => now.push({ file: files[now.length], found, card: null }));
+      if (now.length < files.length) say(status, `Looked at ${now.length} of ${files.length} ...`);
+      answers = [...now, ...before].slice(0, KEPT);
+      render();
     }
-    const [first] = answers.children;
-    const all = `${count(shown, "picture", "pictures")} answered.`;
-    say(status, shown === 1 ? first.dataset.said : all, "spoken"); // it is there to be seen
+    const all = `${count(now.length, "picture", "pictures")} answered.`;
+    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // it is there to be seen
   } catch (error) {
-    say(status, error.message, "error");
+    say(status, now.length ? `${now.length} answered, then: ${error.message}` : error.message, "error");
   }
 }
 
-function show(file, found) {
-  const item = make("li", "answer");
+function render() {
+  const many = showSummary(answers.map((one) => one.found));
+  byId("answers").classList.toggle("many", many);
+  const fitting = answers.filter((one) => chosen(one.found));
+  const cards = fitting.slice(0, shown).map((one) => (one.card ??= card(one)));
+  byId("answers").replaceChildren(...cards);
+  const more = fitting.length - cards.length;
+  byId("more").hidden = more <= 0;
+  byId("more").textContent = `Show ${Math.min(more, SHOWN)} more of ${fitting.length}`;
+}
+
+function said(found) {
   const best = found.top[0];
-  item.dataset.said = found.unknown
+  return found.unknown
     ? `Unknown. The closest class is ${best.name}.`
     : `${best.name}, ${percent(best.probability)}.`;
+}
+
+function card({ file, found }) {
+  const item = make("li", "answer");
   const text = make("div");
-  text.append(make("h3", found.unknown ? "unknown" : "", found.unknown ? "unknown" : found.name));
+  text.append(make("h3", found.unknown ? "unknown" : "", found.name));
   if (found.unknown) {
     text.append(make("p", "quiet", "Unlike every class it knows. The closest:"));
   }
@@ -49,8 +70,7 @@ function show(file, found) {
   bars.append(...found.top.map(bar));
   text.append(bars);
   item.append(picture(file, file.name || "the picture"), text);
-  answers.prepend(item);
-  while (answers.children.length > SHOWN) answers.lastChild.remove();
+  return item;
 }
 
 function bar({ name, probability }) {
@@ -65,3 +85,18 @@ function bar({ name, probability }) {
 }
 
 takesFiles(byId("ask-drop"), byId("ask-files"), ask);
+offerCamera(byId("ask-camera"), ask);
+whenChosen(() => {
+  shown = SHOWN;
+  render();
+});
+byId("more").addEventListener("click", () => {
+  shown += SHOWN;
+  render();
+});
+byId("clear").addEventListener("click", () => {
+  answers = [];
+  render();
+  say(status, "");
+  byId("ask-files").focus();
+});

@@ -1,4 +1,4 @@
-// Small pieces of the page that both of its halves use. Text is only ever set as text.
+// Small pieces that all parts of the page use. Text is only ever set as text.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -21,6 +21,26 @@ export function count(number, one, many) {
 export function percent(share) {
   const digits = share > 0.9995 || share < 0.0005 ? 0 : 1;
   return `${(100 * share).toFixed(digits)} %`;
+}
+
+// When something was done, by the reader's clock.
+export function when(iso) {
+  const time = make("time", "", localTime(iso));
+  time.dateTime = iso;
+  return time;
+}
+
+export function localTime(iso) {
+  return new Date(iso).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+}
+
+// Open a dialog and wait; whether it was closed by the button that says yes.
+export async function agreed(dialog) {
+  if (dialog.open) return false; // by a second click
+  dialog.returnValue = "cancel"; // what Escape leaves
+  dialog.showModal();
+  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
+  return dialog.returnValue === "ok";
 }
 
 // A picture as the browser shows it; its memory is given back as soon as it is drawn.

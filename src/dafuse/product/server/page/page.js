@@ -1,7 +1,9 @@
 // The page as a whole: what the model knows, and where pasted pictures go.
 
 import { ask, setUpAsking } from "./ask.js";
-import { byId, count, make, say } from "./elements.js";
+import { byId, count, say } from "./elements.js";
+import { setUpHistory } from "./history.js";
+import { setUpKnown } from "./known.js";
 import { call } from "./server.js";
 import { add, setUpTeaching } from "./teach.js";
 
@@ -9,14 +11,17 @@ async function refresh() {
   try {
     const knows = await call("GET", "/classes");
     const many = count(knows.classes.length, "class", "classes");
+    byId("model").textContent = knows.model;
+    document.title = `${knows.model} · dafuse`;
     byId("about").textContent = knows.classes.length
       ? `A classifier of ${many} that keeps learning, and keeps no pictures.`
       : "A classifier that knows nothing yet. Teach it two things to tell apart.";
-    byId("known-none").hidden = knows.classes.length > 0;
-    byId("known-classes").replaceChildren(...knows.classes.map((name) => make("li", "", name)));
     say(byId("ask-status"), "");
     setUpAsking(knows);
+    setUpKnown(knows, refresh);
+    const told = setUpHistory(knows, refresh);
     setUpTeaching(knows, refresh);
+    await told;
   } catch (error) {
     say(byId("ask-status"), error.message, "error");
   }

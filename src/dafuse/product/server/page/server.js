@@ -1,5 +1,7 @@
 // Talking to the server: JSON back, its sentence as the error, its token asked for once.
 
+import { agreed, byId } from "./elements.js";
+
 const KEPT = "dafuse-token"; // in the tab's own storage, gone when the tab is closed
 
 // `dafuse serve` prints an address that ends in #token=...; the server never sees that part
@@ -12,6 +14,11 @@ if (fragment.has("token")) {
 export const hasToken = () => sessionStorage.getItem(KEPT) !== null;
 
 export async function call(method, path, body) {
+  return (await answered(method, path, body)).json();
+}
+
+// What the server answers, once it does: its refusal is thrown as a sentence.
+export async function answered(method, path, body) {
   for (;;) {
     const token = sessionStorage.getItem(KEPT);
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
@@ -21,38 +28,24 @@ export async function call(method, path, body) {
     } catch {
       throw new Error("The server does not answer. Is it still running?");
     }
-    if (response.status === 401) {
-      await askForToken(token ? "That token was not right." : "What you ask for needs it.");
-      continue;
-    }
-    const answer = await response.json();
-    if (!response.ok) throw new Error(sentence(answer.error));
-    return answer;
+    if (response.ok) return response;
+    if (response.status !== 401) throw new Error(sentence((await response.json()).error));
+    await askForToken(token ? "That token was not right." : "What you ask for needs it.");
   }
 }
 
 let asking = null; // several calls may find at once that a token is missing
 
 function askForToken(why) {
-  asking ??= new Promise((resolve, reject) => {
-    const dialog = document.getElementById("token-dialog");
-    const input = document.getElementById("token");
-    document.getElementById("token-why").textContent = why;
-    input.value = "";
-    dialog.returnValue = "cancel"; // what Escape leaves
-    dialog.showModal();
-    dialog.addEventListener(
-      "close",
-      () => {
-        asking = null;
-        if (dialog.returnValue !== "ok") return reject(new Error("Without the token it cannot."));
-        sessionStorage.setItem(KEPT, input.value.trim());
-        resolve();
-      },
-      { once: true },
-    );
-  });
+  asking ??= askOnce(why).finally(() => (asking = null));
   return asking;
+}
+
+async function askOnce(why) {
+  byId("token-why").textContent = why;
+  byId("token").value = "";
+  if (!(await agreed(byId("token-dialog")))) throw new Error("Without the token it cannot.");
+  sessionStorage.setItem(KEPT, byId("token").value.trim());
 }
 
 // Files as forms that the server's limits let through.

@@ -1,23 +1,17 @@
-// "Teach it": name a class, add pictures, learn, and undo.
+// "Teach it": name a class, add pictures, learn.
 
-import { byId, count, make, percent, picture, say, takesFiles } from "./elements.js";
+import { offerCamera } from "./camera.js";
+import { byId, count, make, picture, say, takesFiles } from "./elements.js";
+import { undoable } from "./history.js";
 import { call, forms, hasToken, sentence } from "./server.js";
 
 const THUMBS = 24; // of a class; the rest is a number
 const PAUSE = 400; // milliseconds between two looks at how far it is
-const PHASES = {
-  "decode images": "Looking at the pictures",
-  train: "Learning",
-  fisher: "Weighing what matters",
-  fuse: "Joining new and old",
-  statistics: "Remembering the classes",
-  align: "Telling all classes apart",
-};
+const LOOKING = ["features", "reading"]; // phases; in all others it learns
 const status = byId("teach-status");
 const rows = new Map(); // class name -> its row in the list of what waits
 let limits = { files: 1, body_bytes: 0 };
 let learning = false;
-let undoable = false;
 let mirrored = null; // as the model's last lesson was
 let refresh = async () => {};
 
@@ -26,7 +20,7 @@ export function setUpTeaching(knows, whenChanged) {
   byId("teach").hidden = !knows.teaching;
   limits = knows.limits;
   refresh = whenChanged;
-  undoable = knows.last_step !== null;
+  byId("flip-option").hidden = knows.flip === null; // a method that does not train
   if (knows.flip !== mirrored) byId("flip").checked = mirrored = knows.flip; // else it stays
   byId("known-names").replaceChildren(
     ...knows.classes.map((name) => Object.assign(make("option"), { value: name })),
@@ -39,16 +33,23 @@ export function setUpTeaching(knows, whenChanged) {
 
 function setButtons() {
   byId("learn").disabled = learning || !rows.size;
-  byId("undo").disabled = learning || !undoable;
+  byId("undo").disabled = learning || !undoable();
 }
 
-export async function add(files) {
+// The name that is typed in; where there is none it is asked for.
+function named() {
   const name = byId("class-name").value.trim();
   if (!name) {
     say(status, "Name the class first.", "error");
     byId("class-name").focus();
-    return;
   }
+  return name;
+}
+
+// Send pictures of the class that is named; whether all of them got there.
+export async function add(files) {
+  const name = named();
+  if (!name) return false;
   const path = `/classes/${encodeURIComponent(name)}/images`;
   let sent = 0;
   try {
@@ -62,8 +63,10 @@ export async function add(files) {
       sent += size;
     }
     say(status, `${count(sent, "picture", "pictures")} of ${name} added.`);
+    return true;
   } catch (error) {
     say(status, sent ? `${sent} added, then: ${error.message}` : error.message, "error");
+    return false;
   }
 }
 
@@ -73,7 +76,7 @@ function row(name) {
     const label = make("div");
     const number = make("span", "quiet");
     const thumbs = make("div", "thumbs");
-    const remove = make("button", "button remove", "Remove");
+    const remove = make("button", "button small", "Remove");
     remove.type = "button";
     remove.ariaLabel = `Remove the pictures of ${name}`;
     remove.addEventListener("click", () => drop(name));
@@ -127,7 +130,7 @@ async function learn() {
       await watch(false); // the lesson of another page, if there is one
       return;
     }
-    await call("POST", `/learn?flip=${byId("flip").checked}`);
+    await call("POST", mirrored === null ? "/learn" : `/learn?flip=${byId("flip").checked}`);
   } catch (error) {
     end();
     say(status, error.message, "error");
@@ -166,8 +169,11 @@ async function follow(begun) {
   else report(lesson.report);
 }
 
-const phase = (lesson) =>
-  lesson.waiting_for ? "Waiting" : PHASES[lesson.phase] ?? "Getting ready";
+function phase(lesson) {
+  if (lesson.waiting_for) return "Waiting";
+  if (!lesson.phase) return "Getting ready";
+  return LOOKING.includes(lesson.phase) ? "Looking at the pictures" : "Learning";
+}
 
 function doing(lesson) {
   const names = Object.keys(lesson.pictures).join(", ");
@@ -204,57 +210,12 @@ function timeLeft(seconds) {
 }
 
 function report(found) {
-  const tested = found.classes.reduce((sum, one) => sum + one.held_out, 0);
-  const right = Math.round((found.held_out_accuracy ?? 0) * tested);
-  const parts = [`Learned ${found.classes.map((one) => one.name).join(", ")}`];
-  if (tested) parts.push(`${right} of ${count(tested, "held-out picture", "held-out pictures")} right`);
-  if (found.old_before !== null) {
-    const [before, after] = [found.old_before, found.old_after].map((x) => Math.round(100 * x));
-    parts.push(`old classes ${before} % → ${after} % (estimated)`);
-  }
-  say(status, `${parts.join("; ")}. Try it now.`, "good");
+  const names = found.classes.map((one) => one.name).join(", ");
+  say(status, `Learned ${names} in ${found.seconds.toFixed(1)} s. Try it now.`, "good");
   byId("class-name").value = "";
-  const few = found.classes.filter((one) => one.how_sure !== null);
-  const notes = few.map((one) => `${one.how_sure}.`);
-  if (few.length) notes.push("Classes of few pictures are unsure: teach more when you can.");
-  notes.push(
-    ...found.alike.map(
-      (pair) => `${pair.new} and ${pair.old} are alike: ${percent(pair.share)} are mistaken.`,
-    ),
-  );
+  const [, ...lines] = found.lines; // the first says the same
+  const notes = [...lines, ...found.skipped].map((line) => sentence(line.trim()));
   byId("notes").replaceChildren(...notes.map((text) => make("li", "", text)));
-}
-
-// Of the step that the dialog shows, and of no other: a terminal may change the model meanwhile.
-async function undo() {
-  const dialog = byId("undo-dialog");
-  let knows;
-  try {
-    knows = await call("GET", "/classes");
-  } catch (error) {
-    say(status, error.message, "error");
-    return;
-  }
-  if (dialog.open) return; // by a second click
-  if (knows.last_step === null) {
-    await refresh();
-    say(status, "There is nothing to undo any more.", "error");
-    return;
-  }
-  byId("undo-what").textContent = knows.last_step;
-  dialog.returnValue = "cancel"; // what Escape leaves
-  dialog.showModal();
-  await new Promise((resolve) => dialog.addEventListener("close", resolve, { once: true }));
-  if (dialog.returnValue !== "ok") return;
-  try {
-    const { undone } = await call("POST", `/undo?version=${knows.version}`);
-    byId("notes").replaceChildren();
-    await refresh();
-    say(status, `Undone: ${undone}`, "good");
-  } catch (error) {
-    await refresh();
-    say(status, error.message, "error");
-  }
 }
 
 takesFiles(byId("teach-drop"), byId("teach-files"), add);
@@ -263,4 +224,4 @@ byId("teach-form").addEventListener("submit", (event) => {
   byId("teach-files").focus();
 });
 byId("learn").addEventListener("click", learn);
-byId("undo").addEventListener("click", undo);
+offerCamera(byId("teach-camera"), add, { many: true, ready: named });

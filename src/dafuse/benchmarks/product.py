@@ -1,0 +1,179 @@
+"""What people wait for, as processes that begin from nothing: a prediction, a lesson.
+
+A lesson is held against a script that computes the same features and class means
+(`plain_lesson`), and against itself beside two busy loops; predicting with many classes against
+predicting with few.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.setting import SEED, Parts, Setting
+from dafuse.data.sketches import SKETCHES, write_sketches
+from dafuse.errors import DafuseError
+from dafuse.product.classifier import Classifier
+from dafuse.seeds import numpy_generator
+
+CLASSES = 5  # of a lesson
+COLD = Goal("value", most=0.8)  # seconds of a prediction
+MEMORY = Goal("value", most=200)  # MB of a prediction
+LESSON = Goal("ratio", most=2)  # of the plain script
+MANY = Goal("ratio", most=1.1)  # of few classes
+BUSY = Goal("ratio", most=3)  # of a quiet machine
+BUSY_LOOPS = 2
+# A small process between this one and the command: a new process counts what its parent held.
+LAUNCHER = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+said = process.stderr.read().decode()
+_, status, used = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - start
+print(json.dumps([os.waitstatus_to_exitcode(status), seconds, used.ru_maxrss, said[-300:]]))
+"""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    per_class: int  # images, in a lesson
+    height: int  # of the images
+    few: int  # classes of a model
+    many: int
+    asked: int  # pictures, beside one alone
+
+
+SIZES = {
+    "gpu": Sizes(50, 480, 10, 1000, 64),
+    "cpu": Sizes(50, 480, 10, 1000, 64),
+    "quick": Sizes(2, 48, 2, 4, 2),
+}
+
+
+def parts(setting: Setting) -> Parts:
+    sizes = setting.sizes(SIZES)
+    return {
+        "one picture, cold": partial(_cold, setting, sizes),
+        "a lesson, cold": partial(_lesson, setting, sizes),
+        "many classes": partial(_many, setting, sizes),
+    }
+
+
+def _cold(setting: Setting, sizes: Sizes) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        images, model = _drawn(folder, sizes), Path(folder) / "model"
+        _dafuse("learn", model, images)
+        picture = next(images.glob("*/*.jpg"))
+        used: list[float] = []
+
+        def predict() -> float:
+            seconds, memory = _dafuse("predict", model, picture)
+            used.append(memory)
+            return seconds
+
+        found = setting.alternate({"predict": predict}, "predict")["predict"]
+    goals = (None, None) if setting.quick else (COLD, MEMORY)
+    return [
+        compared("dafuse predict", "s", found, goal=goals[0]),
+        compared("dafuse predict, memory", "MB", Measured(used), goal=goals[1]),
+    ]
+
+
+def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        images = _drawn(folder, sizes)
+
+        def plain() -> float:
+            out = Path(folder) / "means.npy"
+            module = "dafuse.benchmarks.plain_lesson"
+            return _process(sys.executable, "-m", module, images, out)[0]
+
+        def learn() -> float:
+            with tempfile.TemporaryDirectory(dir=folder) as fresh:
+                return _dafuse("learn", Path(fresh) / "model", images)[0]
+
+        def beside() -> float:
+            with busy_loops(BUSY_LOOPS):
+                return learn()
+
+        variants: dict[str, Callable[[], float]] = {"plain": plain, "learn": learn, "busy": beside}
+        found = setting.alternate(variants, "lesson")
+    script, quiet = ("the plain script", found["plain"]), ("a quiet machine", found["learn"])
+    goals = (None, None) if setting.quick else (LESSON, BUSY)
+    note = f"{CLASSES * sizes.per_class} images, {sizes.height} pixels high"
+    return [
+        compared("features and class means", "s", found["plain"], note=note),
+        compared("dafuse learn", "s", found["learn"], script, "share", goals[0]),
+        compared("dafuse learn, 2 busy loops", "s", found["busy"], quiet, "share", goals[1]),
+    ]
+
+
+def _many(setting: Setting, sizes: Sizes) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        picture = next(_drawn(folder, sizes).glob("*/*.jpg"))
+        models = {count: _taught(Path(folder), count) for count in (sizes.few, sizes.many)}
+
+        def predict(count: int, pictures: int) -> float:
+            return _dafuse("predict", models[count], *([picture] * pictures))[0]
+
+        variants: dict[str, Callable[[], float]] = {
+            f"{pictures} of {count}": partial(predict, count, pictures)
+            for pictures in (1, sizes.asked)
+            for count in models
+        }
+        found = setting.alternate(variants, "many classes")
+    goal, rows = None if setting.quick else MANY, []
+    for pictures in (1, sizes.asked):
+        few, many = (found[f"{pictures} of {count}"] for count in models)
+        what, baseline = f"pictures: {pictures}, classes", (f"{sizes.few} classes", few)
+        rows.append(compared(f"{what}: {sizes.few}", "s", few))
+        rows.append(compared(f"{what}: {sizes.many}", "s", many, baseline, "share", goal))
+    return rows
+
+
+def _drawn(folder: str, sizes: Sizes) -> Path:
+    names = list(SKETCHES)[:CLASSES]
+    return write_sketches(Path(folder) / "images", names, sizes.per_class, SEED, sizes.height)
+
+
+def _taught(folder: Path, count: int) -> Path:
+    """A model of so many classes of noise: speed does not depend on what they show."""
+    rng = numpy_generator(SEED, "noise", count)
+    images = rng.integers(0, 256, (2 * count, 16, 16, 3), dtype=np.uint8)
+    path = folder / f"model of {count}"
+    Classifier.create(path).learn(images, [f"class {number // 2}" for number in range(2 * count)])
+    return path
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many other processes compute without an end meanwhile."""
+    with ExitStack() as running:
+        for _ in range(count):
+            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            running.callback(process.wait)
+            running.callback(process.kill)
+        yield
+
+
+def _dafuse(*arguments: object) -> tuple[float, float]:
+    return _process(sys.executable, "-m", "dafuse", *arguments)
+
+
+def _process(*command: object) -> tuple[float, float]:
+    """Seconds, and the most memory held at once in MB, of a command that must succeed."""
+    launched = [sys.executable, "-c", LAUNCHER, *map(str, command)]
+    done = subprocess.run(launched, capture_output=True, text=True, check=True)
+    code, seconds, kilobytes, said = json.loads(done.stdout)
+    if code:
+        raise DafuseError(f"{command[3]} failed: {said.strip()}")
+    return seconds, kilobytes * 1024 / 1e6

@@ -1,0 +1,27 @@
+"""What the commands share that read options: a mistake is one line, with what was likely meant."""
+
+import argparse
+from collections.abc import Iterable
+from typing import NoReturn
+
+from dafuse.errors import DafuseError, did_you_mean
+
+SOURCE = (
+    "a folder with a folder of images for each class; or a .csv or .parquet with the columns path "
+    "and label; or an .npz of pixels and labels"
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """As argparse has it, but for mistakes: one line without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise mistyped(message, self._option_string_actions, f"{self.prog} --help")
+
+
+def mistyped(message: str, options: Iterable[str], help_command: str) -> DafuseError:
+    """What a parser says, and which option was likely meant where it knows none of that name."""
+    unknown = "unrecognized arguments" in message.lower()
+    typed = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+    hint = did_you_mean(typed[0], options) if unknown and typed else ""
+    return DafuseError(f"{message}; see {help_command}{hint}")

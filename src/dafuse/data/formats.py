@@ -1,0 +1,109 @@
+"""Which kinds of image files can be read here, and what the others need.
+
+Pillow reads most kinds itself. Plug-ins for others are imported when a file is met that needs one.
+"""
+
+import os
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from PIL import features
+
+PILLOW_READS = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff"}
+    | {".ppm", ".pgm", ".pbm"}
+)
+PILLOW_MAY_READ = {".webp": "webp", ".avif": "avif"}  # by how it was built
+NO_PLUGIN = frozenset(
+    {".raw", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf", ".pef", ".srw"}
+    | {".svg", ".psd", ".ai", ".eps", ".xcf", ".exr", ".hdr", ".jp2", ".ico", ".tga"}
+)
+
+
+class Plugin(NamedTuple):
+    """A package that teaches Pillow another kind of image."""
+
+    module: str
+    package: str
+    register: str | None  # a function to call; None: importing it is enough
+    kind: str
+    suffixes: tuple[str, ...]
+    brands: tuple[bytes, ...]  # at byte 4 of such files
+
+
+PLUGINS = (
+    Plugin(
+        "pillow_heif",
+        "pillow-heif",
+        "register_heif_opener",
+        "HEIC",
+        (".heic", ".heif", ".hif"),
+        (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"),
+    ),
+    Plugin("pillow_avif", "pillow-avif-plugin", None, "AVIF", (".avif",), (b"ftypavif",)),
+    Plugin("pillow_jxl", "pillow-jxl-plugin", None, "JPEG XL", (".jxl",), (b"JXL \r\n\x87\n",)),
+)
+
+
+@cache
+def readable_suffixes() -> frozenset[str]:
+    """How names of image files end that can be read here."""
+    built = {suffix for suffix, name in PILLOW_MAY_READ.items() if features.check(name)}
+    added = {suffix for plugin in PLUGINS if _installed(plugin) for suffix in plugin.suffixes}
+    return PILLOW_READS | built | added
+
+
+def suffix_of(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of this name is one that can be read here; hidden ones are none."""
+    return not name.startswith(".") and suffix_of(name) in readable_suffixes()
+
+
+def why_not_read(name: str) -> str:
+    """Why a file of this name is left out, and what to do where it is an image."""
+    suffix = suffix_of(name)
+    for plugin in PLUGINS:
+        if suffix in plugin.suffixes:
+            return _install(plugin)
+    if suffix in NO_PLUGIN | PILLOW_MAY_READ.keys():
+        return f"{suffix} files are not read; save them as JPEG or PNG"
+    return "not an image"
+
+
+def looks_like_an_image(name: str) -> bool:
+    """Whether people would call it an image, readable here or not."""
+    return is_image(name) or why_not_read(name) != "not an image"
+
+
+def why_unknown(start: bytes) -> str:
+    """Why Pillow does not know a file that begins so."""
+    for plugin in PLUGINS:
+        if start[4:12] in plugin.brands and not _installed(plugin):
+            return _install(plugin)
+    return "not an image that Pillow knows"
+
+
+@cache
+def load_plugins() -> int:
+    """Let Pillow use every plug-in that is installed; how many there are."""
+    found = [plugin for plugin in PLUGINS if _installed(plugin)]
+    for plugin in found:
+        with suppress(ImportError):  # one that does not fit this machine: its files stay unknown
+            module = import_module(plugin.module)
+            if plugin.register is not None:
+                getattr(module, plugin.register)()
+    return len(found)
+
+
+def _installed(plugin: Plugin) -> bool:
+    return find_spec(plugin.module) is not None
+
+
+def _install(plugin: Plugin) -> str:
+    return f"{plugin.kind} needs a plug-in: pip install {plugin.package}"

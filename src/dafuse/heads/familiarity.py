@@ -1,0 +1,200 @@
+"""How familiar an image is to a ridge classifier, from its scores and its last CLS token.
+
+With the scores s of an image, P the scores of the class means, one row each, and K classes,
+
+    g = K s (I - P)^-1,    own_k = K (P (I - P)^-1)_kk
+
+g_k is the product of an image and a class mean, both centred, through the inverse of the scatter
+about the class means, and own_k is that of the class mean with itself (the regression's scores are
+s = g (K I + K P (I - P)^-1)^-1, so nothing but s and P is needed). The relative distance of Ren et
+al. (arXiv 2106.09022), to the nearest class less that to the centre of all images, becomes
+
+    likeness = max_k (2 g_k - own_k) - BACKGROUND g . s,    in units of that of a class mean
+
+An image may be unlike all that was ever taught, of which these C numbers know nothing: that shows
+best in the last CLS token, by its squared distance from the centre of all images in units of their
+covariance, over its squared length: long tokens are far from everything. The familiarity is the
+likeness less `FAR` times that ratio over its usual value.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dafuse.heads.arrays import Array, add_to_diagonal, exact, to_numpy
+from dafuse.heads.factors import factor_of_square
+from dafuse.heads.resting import in_steps
+from dafuse.heads.sums import ClassSums
+
+BACKGROUND = 0.7  # at 1 it is the ratio of two Gaussian likelihoods
+FAR = 2.0
+SHRINK, SHRINK_FEW = 0.1, 0.5  # of the covariance: always, and times its numbers for each image
+MOST_DIRECTIONS = 512  # of the matrix (I - P)^-1, beyond which it is cut: thousands of classes
+NUMBERS = ("level", "pull", "start", "far")
+LEAST_SQUARE = 1e-12  # of a token's length
+PREFIX = "familiar_"  # of their names among other numbers
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """What familiarity is computed with: plain arrays, beside the weights of a `Head`."""
+
+    mix_CR: np.ndarray  # float16; s -> level s + (s mix) mix^T is 2 g in units of the likeness
+    own_C: np.ndarray  # float32
+    level: float
+    pull: float  # of the background
+    centre_D: np.ndarray  # float32, of the columns from `start` on
+    whiten_DD: np.ndarray  # int8, upper triangular; makes centred columns independent
+    step_D: np.ndarray  # float32, of its columns
+    start: int
+    far: float  # weight of their squared length, over that of the columns
+
+    def __call__(self, scores_NC: np.ndarray, feats_NF: np.ndarray) -> np.ndarray:
+        """[N]; large for images like those of some class."""
+        return self.likeness(scores_NC) - self.farness(feats_NF, self.distance(feats_NF))
+
+    def likeness(self, scores_NC: np.ndarray) -> np.ndarray:
+        mixed_NC = (scores_NC @ self.mixing_CR) @ self.mixing_CR.T
+        products_NC = self.level * scores_NC + mixed_NC
+        nearest_N = (products_NC - self.own_C).max(-1)
+        return nearest_N - self.pull * (scores_NC * products_NC).sum(-1)
+
+    def distance(self, feats_NF: np.ndarray) -> np.ndarray:
+        """Squared, of the last CLS token from the centre."""
+        apart_ND = feats_NF[..., self.columns] - self.centre_D
+        return ((apart_ND @ self.whitening_DD) ** 2).sum(-1)
+
+    def farness(self, feats_NF: np.ndarray, distance_N: np.ndarray) -> np.ndarray:
+        """[N], about `FAR` for images of known classes."""
+        squares_N = (feats_NF[..., self.columns] ** 2).sum(-1)
+        return self.far * distance_N / np.maximum(squares_N, LEAST_SQUARE)
+
+    @cached_property
+    def whitening_DD(self) -> np.ndarray:
+        """Float32, as it is multiplied."""
+        return self.whiten_DD * self.step_D
+
+    @cached_property
+    def mixing_CR(self) -> np.ndarray:
+        """Float32, as it is multiplied."""
+        return self.mix_CR.astype(np.float32)
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.start, self.start + len(self.centre_D))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "mix": self.mix_CR,
+            "own": self.own_C,
+            "centre": self.centre_D,
+            "whiten": self.whiten_DD[np.triu_indices(len(self.step_D))],  # the rest is zero
+            "whiten_step": self.step_D,
+        }
+
+    def numbers(self) -> dict[str, float]:
+        return {PREFIX + name: float(getattr(self, name)) for name in NUMBERS}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray], numbers: dict[str, float]) -> "Familiarity":
+        """Refuses, by `ValueError`, what cannot be."""
+        names = ("mix", "own", "centre", "whiten", "whiten_step")
+        mix_CR, own_C, centre_D, packed, step_D = (arrays[name] for name in names)
+        width = len(centre_D)
+        upper = np.triu_indices(width)
+        whole = packed.shape == upper[0].shape and step_D.shape == (width,)
+        if mix_CR.shape[:1] != own_C.shape or not whole:
+            raise ValueError("what familiarity is computed with does not fit together")
+        whiten_DD = np.zeros((width, width), packed.dtype)
+        whiten_DD[upper] = packed
+        level, pull, start, far = (float(numbers[PREFIX + name]) for name in NUMBERS)
+        return cls(mix_CR, own_C, level, pull, centre_D, whiten_DD, step_D, int(start), far)
+
+
+def familiarity_of(
+    sums: ClassSums, of_means_CC: Array, unit: float, regression: bool, columns: slice
+) -> Familiarity:
+    """What the sums say, and the scores of the class means, which have been divided by the unit.
+
+    Scores that are not of a regression are those of LDA: they are 2 g - own, but for a factor. The
+    columns are those of the last CLS token.
+    """
+    scores_CC = to_numpy(exact(of_means_CC))
+    mix_CR, twice, pull = np.zeros((len(scores_CC), 0)), 1.0, 0.0
+    if regression:
+        mix_CR, twice, pull = _root_of_inverse(unit * scores_CC), 2 * unit, BACKGROUND * unit / 2
+    own_C = (mix_CR**2).sum(1)
+    centre_D, whiten_DD, usual = _covariance(sums, columns)
+    raw = Familiarity(
+        mix_CR * twice**0.5,
+        own_C,
+        twice,
+        pull,
+        centre_D.astype(np.float32),
+        *in_steps(whiten_DD, "int8"),
+        columns.start,
+        FAR / usual,
+    )
+    of_a_mean = float(raw.likeness(scores_CC).mean()) if len(scores_CC) > 1 else 1.0
+    unit_of_it = of_a_mean if of_a_mean > 0 else 1.0
+    return replace(
+        raw,
+        mix_CR=(raw.mix_CR / unit_of_it**0.5).astype(np.float16),
+        own_C=(own_C / unit_of_it).astype(np.float32),
+        level=twice / unit_of_it,
+    )
+
+
+def left_out(
+    made: Familiarity, scores_NC: np.ndarray, feats_NF: np.ndarray, sums: ClassSums
+) -> np.ndarray:
+    """The familiarity [N] of images as if each were not in the sums, of its scores without it.
+
+    Without one of N images, c = N / (N - 1) times as far from the centre, the sum of squares loses
+    c x x^T, and a squared distance d becomes c d / (1 - c d / N). What records keep as a diagonal
+    belongs to no image: there, d / N counts for the share that is not.
+    """
+    moved_N = made.distance(feats_NF) * sums.images / max(1.0, sums.images - 1)
+    own_N = moved_N / sums.images * _share_with_directions(sums, made.columns)
+    without_N = moved_N / np.maximum(1 - own_N, 0.1)
+    return made.likeness(scores_NC) - made.farness(feats_NF, without_N)
+
+
+def _root_of_inverse(scores_CC: np.ndarray) -> np.ndarray:
+    """E [C, R] with I + E E^T = (I - P)^-1, for the scores P of the class means."""
+    values_C, vectors_CC = np.linalg.eigh((scores_CC + scores_CC.T) / 2)
+    values_C, vectors_CC = values_C[-MOST_DIRECTIONS:], vectors_CC[:, -MOST_DIRECTIONS:]
+    inside = values_C > 1e-9
+    shares_R = np.minimum(values_C[inside], 1 - 1e-6)
+    return vectors_CC[:, inside] * (shares_R / (1 - shares_R)) ** 0.5
+
+
+def _covariance(sums: ClassSums, columns: slice) -> tuple[np.ndarray, np.ndarray, float]:
+    """Centre of all images in these columns, what makes them independent, the usual ratio.
+
+    Few images say little of a covariance: then it is drawn towards that of equal directions.
+    """
+    images, means_CD = sums.images, to_numpy(sums.means_CM[:, columns])
+    centre_D = means_CD.mean(0)
+    apart_CD = means_CD - centre_D
+    square_DD = to_numpy(sums.scatter.part(columns)) / images
+    square_DD = square_DD + apart_CD.T @ apart_CD / len(apart_CD)
+    width = len(centre_D)
+    shrink = (SHRINK + SHRINK_FEW * width / images) * (float(square_DD.trace()) / width or 1.0)
+    inverse_DD = np.linalg.inv(factor_of_square(add_to_diagonal(square_DD, shrink)))
+    in_use = width - shrink * float((inverse_DD**2).sum())  # tr T (T + p I)^-1
+    usual = max(in_use / max(1 - in_use / images, 0.1), 1.0)
+    length = float(square_DD.trace() + (centre_D**2).sum())  # squared, on average
+    return centre_D, inverse_DD, usual / max(length, LEAST_SQUARE)
+
+
+def _share_with_directions(sums: ClassSums, columns: slice) -> float:
+    """The share of the variance of these columns that is not kept as a diagonal."""
+    diagonal_M = sums.scatter.diagonal()
+    if diagonal_M is None:
+        return 1.0
+    means_CD = sums.means_CM[:, columns]
+    between = float(((means_CD - means_CD.mean(0)) ** 2).sum()) * sums.images / sums.classes
+    total = float(sums.scatter.part(columns).trace()) + between
+    return 1 - float(diagonal_M[columns].sum()) / total if total > 0 else 1.0

@@ -1,0 +1,192 @@
+"""Which images of a lesson are learned, and what is read of them. No torch here."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dafuse.data.dataset import Dataset
+from dafuse.data.images import UnreadableImage
+from dafuse.data.listed import Skipped
+from dafuse.data.names import check_class_names, composed
+from dafuse.data.pictures import in_parts
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.product.seen import Seen, digest_of
+from dafuse.product.version import Version
+from dafuse.progress import Progress
+from dafuse.taught.contract import Encode
+
+AT_ONCE = 32  # images decoded and computed together
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A lesson before its images are read: which class numbers they have."""
+
+    names: list[str]  # of all classes, known and new
+    known: int
+    images: list[Path | np.ndarray]
+    labels_N: np.ndarray
+
+
+def plan(version: Version, dataset: Dataset) -> Planned:
+    known = version.names
+    as_known = {composed(name): name for name in known}  # older models keep any spelling
+    taught = [as_known.get(name, name) for name in dataset.classes]
+    check_class_names(map(composed, [*known, *taught]), "the model and the lesson")
+    names = [*known, *(name for name in taught if name not in known)]
+    images = dataset.train.relabel(np.array([names.index(name) for name in taught]))
+    items = [images.items[int(index)] for index in images.index]
+    return Planned(names, len(known), items, images.labels)
+
+
+@dataclass
+class Read:
+    """What was read of a lesson's images, without those that are left out."""
+
+    rows: list[int]  # which images these are
+    feats: list[np.ndarray]  # of each, where features were asked for
+    pixels: list[int]  # numbers in each image: height x width x 3
+    digests: list[bytes]  # of each, where pictures are recognised
+    skipped: list[Skipped]  # could not be read, or were taught as another class
+    unreadable: set[int]  # which images could not be read
+    again: int = 0  # images that were taught before, as the same class
+    twice: int = 0  # images that are in the lesson already, in the same class
+
+    @property
+    def feats_NF(self) -> np.ndarray | None:
+        return np.stack(self.feats) if self.feats else None
+
+
+class _Cut(NamedTuple):
+    """What is taken of an image when it is decoded."""
+
+    pixels: int
+    digest: bytes  # b"": pictures are not recognised
+    taught_as: int | None  # the id of the class that it was taught as before
+    square_3SS: np.ndarray | None
+
+
+def read(
+    planned: Planned,
+    version: Version,
+    seen: Seen | None,
+    encode: Encode | None,
+    looks: Preprocessing,
+    threads: int,
+    progress: Progress,
+) -> Read:
+    """Decode each image once; with an encoder, also compute features of those to be learned.
+
+    With ``seen``, pictures that were taught before are left out, and those that come twice.
+    """
+
+    def cut(pixels_HW3: np.ndarray) -> _Cut:
+        digest = b"" if seen is None else digest_of(pixels_HW3)
+        taught_as = None if seen is None else seen.class_of(digest)
+        wanted = encode is not None and taught_as is None
+        square = looks.centre_square(pixels_HW3) if wanted else None
+        return _Cut(pixels_HW3.size, digest, taught_as, square)
+
+    met: set[bytes] = set()
+
+    def compute(cuts: list[_Cut]) -> list[tuple[_Cut, np.ndarray | None]]:
+        fresh = [one.taught_as is None and _first(one.digest, met) for one in cuts]
+        squares = [
+            one.square_3SS
+            for one, is_fresh in zip(cuts, fresh, strict=True)
+            if is_fresh and one.square_3SS is not None
+        ]
+        feats = iter(encode(np.stack(squares)) if encode is not None and squares else ())
+        return [
+            (one, next(feats) if is_fresh and squares else None)
+            for one, is_fresh in zip(cuts, fresh, strict=True)
+        ]
+
+    with progress.bar("reading" if encode is None else "features", len(planned.images)) as bar:
+        found = in_parts(planned.images, AT_ONCE, compute, cut, threads)
+        return _sorted_out(planned, version, found, bar.advance)
+
+
+def _first(digest: bytes, met: set[bytes]) -> bool:
+    """Whether this picture was not met yet; now it is."""
+    if digest in met:
+        return False
+    if digest:
+        met.add(digest)
+    return True
+
+
+def _sorted_out(
+    planned: Planned,
+    version: Version,
+    found: Iterable[tuple[_Cut, np.ndarray | None] | UnreadableImage],
+    advance: Callable[[], None],
+) -> Read:
+    """What is learned of the images, and what becomes of the others."""
+    result = Read([], [], [], [], [], set())
+    names_of_ids = {record.id: record.name for record in version.classes}
+    first_class: dict[bytes, str] = {}  # in this lesson
+    for row, (image, one) in enumerate(zip(planned.images, found, strict=True)):
+        advance()
+        what = str(image) if isinstance(image, Path) else f"image {row}"
+        name = planned.names[planned.labels_N[row]]
+        if isinstance(one, UnreadableImage):
+            result.unreadable.add(row)
+            result.skipped.append(Skipped(what, str(one)))
+            continue
+        cut, feats_F = one
+        before = None if cut.taught_as is None else names_of_ids[cut.taught_as]
+        if before == name:
+            result.again += 1
+        elif before is not None:
+            result.skipped.append(Skipped(what, _taught_otherwise(before, name)))
+        elif cut.digest in first_class:
+            if first_class[cut.digest] == name:
+                result.twice += 1
+            else:
+                result.skipped.append(Skipped(what, _in_both(first_class[cut.digest], name)))
+        else:
+            if cut.digest:
+                first_class[cut.digest] = name
+                result.digests.append(cut.digest)
+            if feats_F is not None:
+                result.feats.append(feats_F)
+            result.rows.append(row)
+            result.pixels.append(cut.pixels)
+    return result
+
+
+def _taught_otherwise(before: str, now: str) -> str:
+    return (
+        f"taught as {before} before, so not as {now} now; to correct that, rename {before}, or "
+        f"forget it and teach its images again; --no-recognise teaches them as {now}, too"
+    )
+
+
+def _in_both(first: str, now: str) -> str:
+    return f"the same picture is in {first}, so it is not taught as {now}; keep it in one of them"
+
+
+def without_empty(planned: Planned, found: Read) -> Planned:
+    """The images that are learned; new classes without any are left out, and said to be."""
+    labels_N = planned.labels_N[found.rows]
+    present = set(labels_N.tolist())
+    kept = [
+        number
+        for number in range(len(planned.names))
+        if number < planned.known or number in present
+    ]
+    readable = np.delete(planned.labels_N, sorted(found.unreadable))
+    for number in sorted(set(planned.labels_N.tolist()) - set(readable.tolist())):
+        found.skipped.append(Skipped(planned.names[number], "none of its images can be read"))
+    new_number = np.full(len(planned.names), -1)
+    new_number[kept] = np.arange(len(kept))
+    return Planned(
+        [planned.names[number] for number in kept],
+        planned.known,
+        [planned.images[row] for row in found.rows],
+        new_number[labels_N],
+    )

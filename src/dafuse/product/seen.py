@@ -1,0 +1,137 @@
+"""Pictures taught before, recognised by short hashes of their pixels. No torch here.
+
+The pixels of a picture, as it was decoded, give a digest, and the digest with a random key of the
+model a hash of 8 bytes. Hashes and the classes they were taught as are kept; digests are not. Who
+has the model's folder and a picture can tell whether those very pixels were taught. Pictures that
+were saved again, cropped or made smaller have other hashes, and no picture follows from a hash.
+
+A merged model has the hashes of all its parts, each with the key they were made with: hashes of
+different keys cannot be compared, but a picture that comes again is looked for under every key.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dafuse.product.folder import ModelFolder
+from dafuse.product.version import Version
+from dafuse.taught.contract import Arrays
+
+HASH_BYTES = 8  # of a million pictures, a new one has the hash of another with a chance of 5e-14
+WORDS = {  # what the ledger says of the arrays
+    "hashes/": "a hash of each picture's pixels, with the key that its name ends in: it tells "
+    "whether a picture that one has was taught, and nothing of how pictures look",
+    "classes/": "the class each of these was taught as, by its number",
+}
+
+
+def digest_of(pixels_HW3: np.ndarray) -> bytes:
+    """The same for the same pixels alone."""
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels_HW3).data, digest_size=32)
+    digest.update(repr(pixels_HW3.shape).encode())
+    return digest.digest()
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Sorted hashes by one key, and the id of the class that each was taught as."""
+
+    hashes_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    classes_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    def find(self, wanted: np.uint64) -> int | None:
+        """The class of a hash; None: it is not here."""
+        place = int(np.searchsorted(self.hashes_N, wanted))
+        if place == len(self.hashes_N) or self.hashes_N[place] != wanted:
+            return None
+        return int(self.classes_N[place])
+
+    def joined(self, other: "Hashes") -> "Hashes":
+        """Both; what is in both keeps the class that it has here."""
+        together_N = np.concatenate([self.hashes_N, other.hashes_N])
+        hashes_N, first_N = np.unique(together_N, return_index=True)
+        return Hashes(hashes_N, np.concatenate([self.classes_N, other.classes_N])[first_N])
+
+    def taken(self, chosen_N: np.ndarray) -> "Hashes":
+        return Hashes(self.hashes_N[chosen_N], self.classes_N[chosen_N])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All hashes of a model, by their keys."""
+
+    key: str  # of those to come
+    by_key: dict[str, Hashes]
+
+    @classmethod
+    def of(cls, folder: ModelFolder, version: Version) -> "Seen":
+        """Those of a version; a model of the old format, which has no key, gets one."""
+        arrays = folder.arrays(version.seen) if version.seen else {}
+        keys = [name.removeprefix("hashes/") for name in arrays if name.startswith("hashes/")]
+        found = {key: Hashes(arrays[f"hashes/{key}"], arrays[f"classes/{key}"]) for key in keys}
+        return cls(version.key or new_key(), found)
+
+    def put(self, folder: ModelFolder) -> str:
+        """Write them; the name of the object, "" for none."""
+        arrays: Arrays = {}
+        for key, one in self.by_key.items():
+            if len(one.hashes_N):
+                arrays |= {f"hashes/{key}": one.hashes_N, f"classes/{key}": one.classes_N}
+        return folder.put(arrays) if arrays else ""
+
+    def class_of(self, digest: bytes) -> int | None:
+        """The id of the class that a picture was taught as; None: it was not, as far as is known"""
+        for key, one in self.by_key.items():
+            if (found := one.find(_hash(key, digest))) is not None:
+                return found
+        return None
+
+    def and_those(self, digests: Sequence[bytes], class_ids: Sequence[int]) -> "Seen":
+        """With pictures that were taught now."""
+        hashes_N = np.array([_hash(self.key, digest) for digest in digests], np.uint64)
+        order_N = np.argsort(hashes_N, kind="stable")
+        new = Hashes(hashes_N[order_N], np.array(class_ids, np.int32)[order_N])
+        return Seen(self.key, {**self.by_key, self.key: self._hashes(self.key).joined(new)})
+
+    def only(self, class_ids: Collection[int]) -> "Seen":
+        """Without the pictures of all other classes."""
+        kept = np.array(sorted(class_ids), np.int32)
+        return Seen(
+            self.key,
+            {key: one.taken(np.isin(one.classes_N, kept)) for key, one in self.by_key.items()},
+        )
+
+    def renumbered(self, new_id: Callable[[int], int]) -> "Seen":
+        """The same, where classes have other ids."""
+        return Seen(
+            self.key,
+            {
+                key: Hashes(
+                    one.hashes_N, np.array([new_id(int(c)) for c in one.classes_N], np.int32)
+                )
+                for key, one in self.by_key.items()
+            },
+        )
+
+    def joined(self, other: "Seen") -> "tuple[Seen, int]":
+        """Those of two models, and how many pictures are known to be of both."""
+        by_key, both = dict(self.by_key), 0
+        for key, one in other.by_key.items():
+            both += len(np.intersect1d(self._hashes(key).hashes_N, one.hashes_N))
+            by_key[key] = self._hashes(key).joined(one)
+        return Seen(self.key, by_key), both
+
+    def _hashes(self, key: str) -> Hashes:
+        return self.by_key.get(key, Hashes())
+
+
+def _hash(key: str, digest: bytes) -> np.uint64:
+    keyed = hashlib.blake2b(digest, digest_size=HASH_BYTES, key=bytes.fromhex(key))
+    return np.uint64(int.from_bytes(keyed.digest(), "little"))

@@ -1,0 +1,264 @@
+"""What the server is asked and answers, for OpenAPI and as a page that needs no script."""
+
+from html import escape
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from dafuse.product.predictor import Prediction
+from dafuse.product.server.lessons import Job
+from dafuse.product.summary import WORDS
+from dafuse.product.version import ClassRecord
+
+FILE = "application/octet-stream"
+SENDS_FILES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}}
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+class Share(BaseModel):
+    name: str
+    probability: float
+
+
+class Predicted(BaseModel):
+    file: str
+    name: str = Field(description='of the class; "unknown" where the picture is like none')
+    probability: float = Field(description="of the most probable class, unknown or not")
+    unknown: bool
+    familiarity: float = Field(description="how much it is like some class; low: unknown")
+    top: list[Share] = Field(description="the most probable classes")
+
+    @classmethod
+    def of(cls, file: str, answer: Prediction, top: int) -> "Predicted":
+        return cls(
+            file=file,
+            name=answer.name,
+            probability=answer.probability,
+            unknown=answer.unknown,
+            familiarity=answer.familiarity,
+            top=[Share(name=name, probability=share) for name, share in answer.top[:top]],
+        )
+
+
+class Predictions(BaseModel):
+    predictions: list[Predicted] = Field(description="one for each file, in their order")
+
+
+class Allowed(BaseModel):
+    """What a request may be at most."""
+
+    body_bytes: int
+    files: int
+    pixels: int
+
+
+class Record(BaseModel):
+    """What is known of a class."""
+
+    name: str
+    images: int = Field(description="that it was learned from")
+    learned: str = Field(description="when first: ISO 8601, UTC")
+    updated: str = Field(description="when last")
+
+    @classmethod
+    def of(cls, one: ClassRecord) -> "Record":
+        return cls(name=one.name, images=one.images, learned=one.learned, updated=one.updated)
+
+
+class Step(BaseModel):
+    """Something that was done to the model."""
+
+    version: int = Field(description="that it made")
+    when: str = Field(description="ISO 8601, UTC")
+    did: str = Field(description="learn, forget, rename or merge")
+    what: str = Field(description="in words")
+
+    @classmethod
+    def of(cls, step: dict[str, Any]) -> "Step":
+        did = step["did"]
+        return cls(version=step["version"], when=step["when"], did=did, what=WORDS[did](step))
+
+
+class Classes(BaseModel):
+    model: str = Field(description="its name: that of its folder or file")
+    classes: list[str] = Field(description="that the model knows, in the order they were learned")
+    records: list[Record] | None = Field(
+        description="more of each class, in the same order; null: an exported file does not say"
+    )
+    teaching: bool = Field(description="whether this server can be taught")
+    staged: dict[str, int] = Field(description="pictures that wait to be learned, by class")
+    version: str | None = Field(
+        description="of the last step, for undo: its number and the beginning of its hash; null: "
+        "nothing is learned, or cannot be here"
+    )
+    last_step: Step | None = Field(description="what undo would take back; null: nothing")
+    flip: bool | None = Field(
+        description="whether the next lesson is taught mirrored, too, unless it is told: as the "
+        "last one was; null: the model's method does not train, or it cannot be taught here"
+    )
+    limits: Allowed
+
+
+class StagedCount(BaseModel):
+    name: str
+    staged: int = Field(description="pictures of this class that wait to be learned")
+
+
+class Lesson(BaseModel):
+    job: int | None = Field(default=None, description="number of the last lesson; null: none yet")
+    state: Literal["idle", "running", "done", "failed"] = "idle"
+    pictures: dict[str, int] = Field(default={}, description="of the lesson, by class")
+    phase: str = Field(default="", description="what is being done; a lesson has one or several")
+    waiting_for: str | None = Field(
+        default=None,
+        description="what must end before it goes on, such as another process that is changing "
+        "this model; null: nothing",
+    )
+    progress: float = Field(default=0, description="of the phase, from 0 to 1; 1 when all is done")
+    seconds: float = Field(default=0, description="since it began, or that it took")
+    seconds_left: float | None = Field(
+        default=None, description="of the phase, estimated; null: too early to tell"
+    )
+    report: dict[str, Any] | None = Field(
+        default=None, description="how well it went, in numbers and in lines"
+    )
+    error: str | None = None
+
+    @classmethod
+    def of(cls, job: Job | None) -> "Lesson":
+        if job is None:
+            return cls()
+        state, progress = job.state, job.progress  # the state first: it is what changes last
+        running = state == "running"
+        return cls(
+            job=job.number,
+            state=state,
+            pictures=job.pictures,
+            phase=progress.phase,
+            waiting_for=progress.waiting_for if running else None,
+            progress=1 if state == "done" else progress.fraction,
+            seconds=job.seconds,
+            seconds_left=progress.seconds_left if running else None,
+            report=job.report,
+            error=job.error,
+        )
+
+
+class Undone(BaseModel):
+    undone: Step = Field(description="the step that was taken back")
+    classes: list[str] = Field(description="that the model knows now")
+
+
+class Forgot(BaseModel):
+    name: str
+    for_good: bool
+    versions: list[int] = Field(description="older versions that were deleted with it")
+    remains: str = Field(description="what is left of the class, in words; empty: nothing")
+    classes: list[str] = Field(description="that the model knows now")
+
+
+class Renamed(BaseModel):
+    name: str = Field(description="of the class, from now on")
+    classes: list[str] = Field(description="that the model knows now")
+
+
+class History(BaseModel):
+    steps: list[Step] = Field(description="everything that was done, the oldest first")
+    undoable: bool = Field(description="whether the last one can be taken back")
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    classes: int
+    version: str = Field(description="of dafuse")
+
+
+class Error(BaseModel):
+    error: str = Field(description="one sentence: what is wrong and what to do")
+
+
+def docs_page(openapi: dict[str, Any]) -> str:
+    info = openapi["info"]
+    sections = [
+        _operation(method.upper(), path, operation)
+        for path, methods in openapi["paths"].items()
+        for method, operation in methods.items()
+    ]
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(info["title"])}: the API</title>
+<link rel="icon" href="/page/icon.svg">
+<link rel="stylesheet" href="/page/style.css">
+</head>
+<body>
+<header><h1>{escape(info["title"])} <span class="quiet">{escape(info["version"])}</span></h1>
+<p>{escape(info["description"])}</p>
+<p><a href="/">The page</a> · <a href="/openapi.json">This description as OpenAPI</a></p></header>
+<main class="docs">
+{"".join(sections)}
+</main>
+</body>
+</html>
+"""
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    asked = "".join(
+        f"<dt><code>{escape(one['name'])}</code></dt>"
+        f"<dd>{escape(one.get('description', 'in the path'))}</dd>"
+        for one in operation.get("parameters", [])
+    )
+    if "requestBody" in operation:
+        asked += "<dt>body</dt><dd>a form with one or more files</dd>"
+    if "security" in operation:
+        asked += "<dt>header</dt><dd><code>Authorization: Bearer TOKEN</code></dd>"
+    answered = "".join(
+        f"<dt>{escape(status)}</dt><dd>{escape(_described(response))}</dd>"
+        for status, response in sorted(operation["responses"].items())
+    )
+    return (
+        f'<section class="card"><h2><code>{method} {escape(path)}</code></h2>'
+        f"<p>{escape(operation['summary'])}</p>"
+        + (f"<h3>Asks for</h3><dl>{asked}</dl>" if asked else "")
+        + f"<h3>Answers</h3><dl>{answered}</dl>"
+        + (f"<pre><code>{escape(_example(method, path, operation))}</code></pre></section>\n")
+    )
+
+
+def _described(response: dict[str, Any]) -> str:
+    schema = response.get("content", {}).get("application/json", {}).get("schema", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return f"{response['description']}: {name}" if name else response["description"]
+
+
+def _example(method: str, path: str, operation: dict[str, Any]) -> str:
+    parts = ["curl"]
+    if method == "DELETE" or (method == "POST" and "requestBody" not in operation):
+        parts.append(f"-X {method}")
+    if "security" in operation:
+        parts.append('-H "Authorization: Bearer $DAFUSE_TOKEN"')
+    if "requestBody" in operation:
+        parts.append("-F files=@cat.jpg")
+    asked = [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"]
+    needed = [one["name"] for one in operation.get("parameters", []) if one.get("required")]
+    query = "&".join(f"{name}={name.upper()}" for name in asked if name in needed)
+    address = "http://127.0.0.1:8000" + path.replace("{name}", "cat") + (query and f"?{query}")
+    if method == "GET" and FILE in operation["responses"]["200"].get("content", {}):
+        parts.append("-OJ")
+    return " ".join([*parts, f"'{address}'" if query else address])

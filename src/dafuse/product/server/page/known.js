@@ -1,0 +1,119 @@
+// "What it knows": the classes with their images; rename, forget, and the model as a file.
+
+import { agreed, byId, count, make, say, when } from "./elements.js";
+import { answered, call } from "./server.js";
+
+const FINDABLE = 10; // classes: more of them can be searched
+const status = byId("known-status");
+let knows = null;
+let refresh = async () => {};
+
+export function setUpKnown(now, whenChanged) {
+  knows = now;
+  refresh = whenChanged;
+  const many = knows.classes.length;
+  byId("known-none").hidden = many > 0;
+  byId("known-box").hidden = many === 0;
+  byId("find-box").hidden = many <= FINDABLE;
+  byId("export").hidden = !knows.teaching || many === 0;
+  byId("known").classList.toggle("no-folder", knows.records === null);
+  byId("known").classList.toggle("no-teacher", !knows.teaching);
+  const records = knows.records ?? knows.classes.map((name) => ({ name }));
+  byId("known-classes").replaceChildren(...records.map(line));
+  find();
+}
+
+function line(record) {
+  const row = make("tr");
+  const head = make("th", "name", record.name);
+  head.scope = "row";
+  const change = make("td", "of-teacher");
+  change.append(
+    button("Rename", record.name, () => rename(record)),
+    button("Forget", record.name, () => forget(record)),
+  );
+  const images = make("td", "number of-folder", String(record.images ?? ""));
+  const taught = make("td", "of-folder when");
+  if (record.updated) taught.append(when(record.updated));
+  row.append(head, images, taught, change);
+  return row;
+}
+
+function button(text, name, act) {
+  const made = make("button", "button small", text);
+  made.type = "button";
+  made.ariaLabel = `${text} ${name}`;
+  made.addEventListener("click", act);
+  return made;
+}
+
+function find() {
+  const wanted = byId("find-box").hidden ? "" : byId("find").value.trim().toLowerCase();
+  for (const row of byId("known-classes").rows) {
+    row.hidden = !row.querySelector("th").textContent.toLowerCase().includes(wanted);
+  }
+}
+
+async function rename({ name }) {
+  byId("rename-title").textContent = `Rename ${name}`;
+  byId("new-name").value = name;
+  const asked = agreed(byId("rename-dialog"));
+  byId("new-name").select();
+  if (!(await asked)) return;
+  const to = byId("new-name").value.trim();
+  if (to === name) return;
+  await change(async () => {
+    const path = `/classes/${encodeURIComponent(name)}/rename?to=${encodeURIComponent(to)}`;
+    const renamed = await call("POST", path);
+    return `${name} is now called ${renamed.name}.`;
+  });
+}
+
+async function forget({ name, images }) {
+  byId("forget-title").textContent = `Forget ${name}?`;
+  byId("forget-what").textContent = `It was learned from ${count(images, "image", "images")}.`;
+  byId("for-good").checked = false; // to be chosen each time
+  if (!(await agreed(byId("forget-dialog")))) return;
+  const good = byId("for-good").checked;
+  await change(async () => {
+    const path = `/classes/${encodeURIComponent(name)}?for_good=${good}`;
+    const { remains } = await call("DELETE", path);
+    const left = remains ? ` But ${remains}.` : "";
+    return good ? `${name} is forgotten for good.${left}` : `${name} is forgotten.${left}`;
+  });
+}
+
+// Do something to the model, and show what it is then.
+async function change(act) {
+  let [text, kind] = ["", "good"];
+  try {
+    text = await act();
+  } catch (error) {
+    [text, kind] = [error.message, "error"];
+  }
+  await refresh();
+  say(status, text, kind);
+  byId("known-title").focus(); // the button that had it is gone
+}
+
+async function download() {
+  byId("export").disabled = true;
+  say(status, "Making the file ...");
+  try {
+    const file = await (await answered("GET", "/export")).blob();
+    const link = Object.assign(make("a"), {
+      href: URL.createObjectURL(file),
+      download: `${knows.model}.onnx`,
+    });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // when it has been saved
+    say(status, `${link.download}: ${(file.size / 1e6).toFixed(1)} MB.`, "good");
+  } catch (error) {
+    say(status, error.message, "error");
+  } finally {
+    byId("export").disabled = false;
+  }
+}
+
+byId("find").addEventListener("input", find);
+byId("export").addEventListener("click", download);

@@ -1,0 +1,189 @@
+"""Who may ask, by which name, and how much is too much; what is refused gets one sentence."""
+
+import hmac
+import ipaddress
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from http import HTTPStatus
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dafuse.errors import DafuseError
+from dafuse.product.server.metrics import Metrics
+
+LEAST = 8  # characters of a token
+# a name or an address and perhaps a port; IPv6 stands in brackets
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:\[\]]+))(?::[0-9]*)?")
+MISDIRECTED = 421
+ELSEWHERE = (
+    "this server is for its own machine only: ask it as localhost, 127.0.0.1 or [::1], "
+    "which the Host header must name"
+)
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=(), display-capture=()",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Refusal(Exception):
+    """A request that is not served; it is answered with this status and sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence = status, sentence
+
+
+def overloaded() -> Refusal:
+    return Refusal(503, "too many pictures are waiting: try again in a moment")
+
+
+@dataclass(frozen=True)
+class Access:
+    """The token, compared in constant time, and what needs it."""
+
+    token: str | None = None
+    everywhere: bool = False  # predicting needs the token, too; else only teaching does
+
+    def __post_init__(self) -> None:
+        token = self.token
+        if token is None and self.everywhere:
+            raise DafuseError("what needs a token everywhere must have one")
+        if token is not None and (
+            len(token) < LEAST or not token.isascii() or not token.isprintable() or " " in token
+        ):
+            raise DafuseError(
+                f"a token has {LEAST} characters or more: letters, digits and signs, no spaces"
+            )
+
+    def require(self, given: str | None) -> None:
+        """Refuse whoever does not bear the token."""
+        if self.token is None or not given:
+            raise Refusal(401, "a token is needed: send it as Authorization: Bearer TOKEN")
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise Refusal(401, "this is not the server's token")
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True)
+class Limits:
+    body_mb: float = 32  # of one request
+    files: int = 64  # in one request
+    pixels: int = 25_000_000  # of one picture: decoding it takes some thirty times as many bytes
+    queue: int = 256  # pictures that wait to be predicted
+    staged: int = 500  # pictures that wait to be learned
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise DafuseError(f"the limit {field.name} must be a number above 0")
+        if self.queue < self.files:
+            raise DafuseError(
+                f"a queue of {self.queue} has no place for the {self.files} files that a request "
+                "may have: raise the one or lower the other"
+            )
+
+    @property
+    def body(self) -> int:
+        """Bytes of one request."""
+        return int(self.body_mb * 2**20)
+
+    @property
+    def arriving(self) -> int:
+        """Bytes of all requests that are being read or wait to be predicted."""
+        return 8 * self.body
+
+
+class Memory:
+    """Bytes of uploads that are held at this moment, over all requests."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """For one request: a function that takes more bytes, all given back in the end."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self.held + count > self.most:
+                raise overloaded()
+            self.held += count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self.held -= taken
+
+
+class LocalHosts:
+    """Refuses what was sent to another name than this machine's, and what does not say to which.
+
+    A page from elsewhere can have its own name lead to 127.0.0.1 (DNS rebinding); the browser then
+    lets it read what this server answers. The name stays in the Host header, which gives it away.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] != "lifespan" and not names_this_machine(Headers(scope=scope)):
+            app = JSONResponse({"error": ELSEWHERE}, MISDIRECTED)
+        await app(scope, receive, send)
+
+
+def names_this_machine(headers: Headers) -> bool:
+    hosts = headers.getlist("host")
+    found = HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
+    return found is not None and is_local(found[1] or found[2])
+
+
+class Envelope:
+    """Around every answer: headers that keep a browser safe, and the count of requests."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            # by template and not by path, for anybody can make up paths
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.count("requests_total", route=route, status=str(status))
+            seconds = time.perf_counter() - start
+            self._metrics.count("request_seconds_total", seconds, route=route)

@@ -1,0 +1,115 @@
+"""What the product asks of a method that people teach. No torch here.
+
+A taught method is made for a network and has settings. It learns lessons, drops classes, joins with
+another of its kind, and says what is kept of it: arrays, whose names begin with what they are of,
+
+    class/...     an entry for each class, in the order of the classes: its record
+    shared/...    of all classes together
+    predict/...   what features are answered with; it follows from the others
+
+and a few numbers. Storage, undo, forgetting and the ledger need to know no more than that.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from dafuse.errors import DafuseError
+from dafuse.heads.head import Head
+from dafuse.progress import Progress
+from dafuse.vit.extractor import Extractor
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Arrays = dict[str, np.ndarray]
+Numbers = dict[str, float]
+Encode = Callable[[np.ndarray], np.ndarray]  # squares [B, 3, S, S], 0 to 255 -> features [B, F]
+CLASS, SHARED, PREDICT = "class/", "shared/", "predict/"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Images with the numbers of their classes: known ones first, new ones after them."""
+
+    names: list[str]  # of all classes, known and new
+    known: int  # how many were known before
+    counts_C: list[int]  # images that each was learned from before this lesson
+    images: list[Path | np.ndarray]  # that can be read
+    labels_N: np.ndarray
+    feats_NF: np.ndarray | None  # None for a method that trains: it reads the images itself
+    options: dict[str, Any] = field(default_factory=dict)  # of this lesson alone
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Images of the lesson that the method was tried on, and what it took them for."""
+
+    how: str  # in words: "each left out in turn"
+    labels_N: np.ndarray
+    answers_N: np.ndarray
+
+
+class Teachable(Protocol):
+    """A method as people teach it: made for a network, then `load`ed or taught from nothing."""
+
+    trains: ClassVar[bool]  # reads the images of a lesson itself; others are given features
+    needs_torch: ClassVar[bool]
+    remains: ClassVar[str]  # what stays of a class that is dropped, in words; "" for nothing
+    kept: ClassVar[Mapping[str, str]]  # how names of arrays begin -> what it is
+
+    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None: ...
+
+    @classmethod
+    def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Every setting: those given, and defaults for the others. Refuses what it has not."""
+
+    def learn(self, lesson: Lesson) -> Tested:
+        """New classes, and more of known ones."""
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        """Know these classes alone, in this order."""
+
+    def merge(self, other: Any, numbers: Sequence[int]) -> None:
+        """Learn what another was taught, whose class i is this one's ``numbers[i]``."""
+
+    def arrays(self) -> Arrays: ...
+
+    def numbers(self) -> Numbers: ...
+
+    def load(self, arrays: Arrays, numbers: Numbers) -> None:
+        """Become what these were taken from."""
+
+    def encoder(self, shared: Arrays) -> Encode:
+        """From pixels to the features that `Head` answers; given all arrays but the records."""
+
+    def graph(self, shared: Arrays) -> "ModelProto":
+        """What `encoder` computes, as an ONNX graph whose output is called ``features``."""
+
+
+def head_of(arrays: Arrays, numbers: Numbers) -> Head:
+    """What features are answered with, from the arrays that begin with ``predict/``."""
+    return Head.from_arrays(under(PREDICT, arrays), numbers)
+
+
+def under(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """The arrays whose names begin so, without that."""
+    return {
+        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
+    }
+
+
+def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    return {start + name: array for name, array in arrays.items()}
+
+
+def refuse_unknown(method: str, given: dict[str, Any], known: Sequence[str]) -> None:
+    if unknown := sorted(given.keys() - set(known)):
+        raise DafuseError(
+            f"the method {method} has no option {', '.join(unknown)}; "
+            f"it has {', '.join(known) or 'none'}"
+        )

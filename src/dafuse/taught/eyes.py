@@ -1,0 +1,38 @@
+"""The frozen network of a model, by onnxruntime where that will do, else by torch."""
+
+from importlib.util import find_spec
+
+from dafuse.errors import DafuseError
+from dafuse.vit.extractor import Extractor
+from dafuse.vit.weights import BACKBONES, COMPACT
+
+
+def open_eye(
+    tag: str,
+    weights: str | None = None,
+    sha256: str | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    trains: bool = False,
+) -> Extractor:
+    """The network of this tag, with these very weights.
+
+    Args:
+        tag: exact timm tag, or that of the network inside the package
+        weights: a local .safetensors file with its weights
+        sha256: of the weights that it must have
+        device: auto, cpu, cuda or mps; onnxruntime works on the CPU
+        threads: how many; default: one for each processor
+        trains: the method trains modules inside the network, which torch does
+    """
+    by_onnxruntime = tag == COMPACT and not weights and device in ("auto", "cpu") and not trains
+    if by_onnxruntime and sha256 in (None, *BACKBONES[COMPACT].sha256):
+        return Extractor.embedded(threads)
+    if find_spec("torch") is None or find_spec("timm") is None:
+        why = "a method that trains" if trains else f"the backbone {tag}"
+        if device in ("cuda", "mps"):
+            why = f"the device {device}"
+        raise DafuseError(f"{why} needs torch, which is not installed: pip install 'dafuse[torch]'")
+    from dafuse.taught.torch_eye import TorchExtractor
+
+    return TorchExtractor.load(tag, weights, sha256, device, threads)

@@ -1,0 +1,187 @@
+"""`lift` as people teach it: sums of features of many blocks, solved in closed form, by numpy.
+
+What is kept of a class is a record: how many images, their mean, and the scatter about it as a few
+directions and a diagonal. The classifier follows from the records, so a class that is dropped is
+gone, and the records of models that were taught apart join as if they had been taught together.
+Nothing is held out: each image is left out in turn to see whether the others find it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+import numpy as np
+
+from dafuse.errors import DafuseError
+from dafuse.heads.choice import Choice, Evidence
+from dafuse.heads.classifier import ClosedForm
+from dafuse.heads.closed_form import KINDS
+from dafuse.heads.confidence import BEND, Temperature, Threshold, sharpness
+from dafuse.heads.head import Head
+from dafuse.heads.resting import Precision
+from dafuse.heads.sums import classwise
+from dafuse.methods.lifted import Head as HeadName
+from dafuse.methods.lifted import kinds_of, lift_of
+from dafuse.taught.contract import (
+    CLASS,
+    PREDICT,
+    SHARED,
+    Arrays,
+    Encode,
+    Lesson,
+    Numbers,
+    Tested,
+    named,
+    refuse_unknown,
+    under,
+)
+from dafuse.vit.depths import DEPTHS, Depths
+from dafuse.vit.extractor import Extractor
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+DEFAULTS: dict[str, Any] = {
+    "features": "moments",  # what is read of the network (`vit.depths`)
+    "head": "ridge",  # ridge regression, LDA, or what leave-one-out finds better: auto
+    "penalty": None,  # share of the mean diagonal; None: chosen by leave-one-out
+    "rank": 16,  # directions of a record
+}
+PRECISION: Precision = "float16"  # of records at rest: sixteen bits for means, eight for directions
+
+
+class TaughtLift:
+    """A closed-form classifier on features of many blocks, with a record of each class."""
+
+    trains: ClassVar[bool] = False
+    needs_torch: ClassVar[bool] = False
+    remains: ClassVar[str] = (
+        "the temperature, the threshold of unknown and the tally of penalties stay as they were "
+        "found, with its images among others"
+    )
+    kept: ClassVar[dict[str, str]] = {
+        "class/counts": "how many images",
+        "class/means": "the mean of their features",
+        "class/directions": "the directions in which their features vary most",
+        "class/rest": "how much each feature varies beside that",
+        "shared/evidence": "how many images left out were right at each penalty, in all lessons",
+        "predict/": "the weights of the classes, and how familiar images are: it follows from all "
+        "records",
+    }
+
+    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+        self.eye, self.features = eye, settings["features"]
+        like = np.zeros(0, np.float32)
+        self.lift = lift_of(eye, self.features, 0, seed, like)
+        self.solved = ClosedForm(
+            self.lift,
+            classwise(self.lift.width, settings["rank"], like),
+            kinds_of(settings["head"]),
+            settings["penalty"],
+            PRECISION,
+            like,
+            tokens_M=self.lift.tokens_M,
+            last_token=_last_token(eye, self.features),
+        )
+        self._head: Head | None = None  # as it was read, until something changes it
+
+    @classmethod
+    def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        refuse_unknown("lift", given, list(DEFAULTS))
+        settings = {**DEFAULTS, **given}
+        for name, known in (("features", DEPTHS), ("head", get_args(HeadName))):
+            if settings[name] not in known:
+                raise DafuseError(
+                    f"{name} must be one of {', '.join(known)}, not {settings[name]!r}"
+                )
+        rank, penalty = settings["rank"], settings["penalty"]
+        if not (isinstance(rank, int) and 1 <= rank <= 1000):
+            raise DafuseError(f"rank must be a whole number from 1 to 1000, not {rank!r}")
+        if penalty is not None and not (isinstance(penalty, int | float) and 0 < penalty < 1e12):
+            raise DafuseError(f"penalty must be above 0 and below 1e12, not {penalty!r}")
+        return settings
+
+    def learn(self, lesson: Lesson) -> Tested:
+        assert lesson.feats_NF is not None
+        self._head = None
+        self.solved.learn(lesson.feats_NF, lesson.labels_N)
+        return Tested("each left out in turn", *self.solved.tried)
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        self._head = None
+        self.solved.drop(remaining)
+
+    def merge(self, other: "TaughtLift", numbers: Sequence[int]) -> None:
+        self._head = None
+        self.solved.merge(other.solved, numbers)
+
+    def encoder(self, shared: Arrays) -> Encode:
+        return lambda squares_B3SS: self.eye.encode(squares_B3SS, self.features)
+
+    def graph(self, shared: Arrays) -> "ModelProto":
+        return self.eye.graph(self.features)
+
+    def head(self) -> Head:
+        if self._head is not None:
+            return self._head
+        solved = self.solved
+        weights = solved.resting_weights
+        return Head(
+            weights["values"],
+            solved.bias_C,
+            weights["step"] * self.lift.weights_F,
+            bend=BEND,
+            sharpness=sharpness(len(solved.bias_C), solved.temperature.value),
+            threshold=solved.threshold.value,
+            likeness=solved.familiarity,
+        )
+
+    def arrays(self) -> Arrays:
+        return {
+            **named(CLASS, self.solved.resting),
+            SHARED + "evidence": self.solved.evidence.array(),
+            **named(PREDICT, self.head().arrays()),
+        }
+
+    def numbers(self) -> Numbers:
+        kind, *chosen = astuple(self.solved.choice)
+        names = ("penalty", "left_out", "accuracy", "temperature", "temperature_images")
+        values = [*chosen, *astuple(self.solved.temperature)]
+        threshold = self.solved.threshold
+        return {
+            "kind": float(KINDS.index(kind)),
+            **dict(zip(names, map(float, values), strict=True)),
+            "threshold_images": threshold.images,
+            "threshold_classes": float(threshold.classes),
+            **self.head().numbers(),
+        }
+
+    def load(self, arrays: Arrays, numbers: Numbers) -> None:
+        weights = under(PREDICT, arrays)
+        self._head = Head.from_arrays(weights, numbers)
+        self.solved.restore(
+            under(CLASS, arrays),
+            {"values": weights["weights"], "step": weights["step"] / self.lift.weights_F},
+            weights["bias"],
+            Choice(
+                KINDS[int(numbers["kind"])],
+                numbers["penalty"],
+                int(numbers["left_out"]),
+                numbers["accuracy"],
+            ),
+            Temperature(numbers["temperature"], int(numbers["temperature_images"])),
+        )
+        if SHARED + "evidence" in arrays:  # which models of before have not
+            self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
+        self.solved.threshold = Threshold(
+            numbers["threshold"],
+            numbers.get("threshold_images", 0.0),  # models of before knew none
+            int(numbers.get("threshold_classes", 0)),
+        )
+
+
+def _last_token(eye: Extractor, features: Depths) -> slice:
+    """The columns of the last block's CLS token, whose weight in the lift is 1."""
+    whats = [part.what if part.block == eye.depth - 1 else "" for part in eye.parts(features)]
+    start = whats.index("cls") * eye.width
+    return slice(start, start + eye.width)

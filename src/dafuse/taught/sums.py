@@ -1,0 +1,276 @@
+"""Methods of closed form as people teach them, by torch: sums behind a network that may be tuned.
+
+Each is the method of a benchmark run and learns a lesson as that learns a task. Known classes come
+again in any lesson, for sums add up. Where a lesson trains an adapter, a tenth of its images takes
+no part in that; they are in the sums like all others, and are left out of them in turn to see how
+well the classes do and how sure the model may be.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dafuse.data.stream import Task, of_classes
+from dafuse.engine.training import Trainer
+from dafuse.errors import DafuseError
+from dafuse.heads.choice import spread
+from dafuse.heads.confidence import BEND, Temperature, sharpness
+from dafuse.heads.head import NEVER, Head
+from dafuse.methods.registry import checked_options
+from dafuse.taught.contract import (
+    CLASS,
+    PREDICT,
+    SHARED,
+    Arrays,
+    Encode,
+    Lesson,
+    Numbers,
+    Tested,
+    under,
+)
+from dafuse.taught.images import HELD_OUT, held_out, load_images
+from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.vit.backbone import ViT
+from dafuse.vit.extractor import Extractor
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+ENERGY = 20.0  # what scores in units are multiplied by for the familiarity
+REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
+ENOUGH = 20  # images of a lesson, from which on they say which share that is
+TRUST = 100  # images that earlier lessons, or typical ones, count as
+MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # in a method's state
+
+
+@dataclass(frozen=True)
+class _Still:
+    """What a method asks of a trainer while it trains nothing."""
+
+    vit: ViT
+    device: torch.device
+    seed: int
+
+
+class TaughtSums:
+    """A method of benchmark runs, with its state as arrays whose names say their axis."""
+
+    trains: ClassVar[bool] = True  # some do, and all of them read the images by torch
+    needs_torch: ClassVar[bool] = True
+    remains: ClassVar[str]
+    kept: ClassVar[dict[str, str]]
+    made_of: ClassVar[Callable[..., Any]]  # the method's class
+    name: ClassVar[str]
+    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that are others than in a benchmark run
+    records: ClassVar[tuple[str, ...]]  # patterns of statistics that have an entry for each class
+    weights: ClassVar[str] = "rows"  # what the class weights are called in the state
+    leaves_out: ClassVar[bool] = True  # each image in turn; else some are held out, then taught
+    draws: ClassVar[bool] = True  # random columns, by the seed
+    tunes: ClassVar[str] = "none"  # when, where that is no setting
+
+    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+        assert isinstance(eye, TorchExtractor)
+        self.eye, self.settings, self.seed = eye, settings, seed
+        self.state: dict[str, Tensor] = {}  # of the method, after a lesson
+        self.tasks = 0  # lessons of two new classes or more, which can train an adapter
+        self.unit, self.temperature = 1.0, Temperature()
+        self.threshold, self.familiar = NEVER, 0  # and the images that it comes from
+
+    @classmethod
+    def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return checked_options(cls.name, {**cls.in_lessons, **given})
+
+    def learn(self, lesson: Lesson) -> Tested:
+        """Options of a lesson that trains: holdout, flip, epochs, lr."""
+        given = {name: value for name, value in lesson.options.items() if value is not None}
+        flip, new = given.pop("flip", True), len(lesson.names) - lesson.known
+        tunes = self._tunes(lesson, given)
+        holdout = given.pop("holdout", HELD_OUT)
+        loader, images = load_images(lesson, self.eye, flip)
+        images = of_classes(images, 0, len(lesson.names))
+        is_held_out = np.zeros(len(images), dtype=bool)
+        if tunes or not self.leaves_out:
+            is_held_out = held_out(images, lesson.names, holdout, self.seed)
+            tried = np.flatnonzero(is_held_out)
+        else:
+            tried = _with_others(images.labels, lesson.counts_C)
+        names, nothing = lesson.names[lesson.known :], images.take(np.zeros(0, dtype=np.int64))
+        train = of_classes(images.take(~is_held_out), lesson.known, new)
+        task = Task(self.tasks, lesson.known, new, names, train, nothing)
+        trainer = Trainer(self.eye.vit, loader, self.eye.fabric, self.seed, lesson.progress)
+        method = self._method(trainer, given)
+        # with none to try it chooses as a benchmark run does, which proves nothing of the classes
+        method.teach(task, images, tried if len(tried) else None)
+        self.tasks += new > 1
+        self._keep(method)
+        labels_N, scores_NC = method.tried if len(tried) else (tried, np.zeros((0, 1)))
+        self._calibrate(labels_N, scores_NC)
+        how = "kept from training and left out in turn" if tunes else "each left out in turn"
+        how = how if self.leaves_out else "held out, then taught, too"
+        return Tested(how, labels_N, scores_NC.argmax(1))
+
+    def drop(self, remaining: Sequence[int]) -> None:
+        method = self._method()
+        method.drop(remaining)
+        self._keep(method)
+
+    def merge(self, other: "TaughtSums", numbers: Sequence[int]) -> None:
+        method, theirs = self._method(), other._method()
+        if method.attached is not None:
+            raise DafuseError(
+                f"models tuned by {self.name} cannot be merged: each has an adapter of its own"
+            )
+        if self.draws and self.seed != other.seed:
+            raise DafuseError(
+                f"models taught by {self.name} with different seeds cannot be merged: "
+                "each has random columns of its own"
+            )
+        method.merge(theirs, numbers)
+        self._keep(method)
+        self.tasks = max(self.tasks, other.tasks)
+        mine, its = 1 + self.temperature.images, 1 + other.temperature.images
+        self.unit = float((self.unit**mine * other.unit**its) ** (1 / (mine + its)))
+        self._add_threshold(other.threshold, other.familiar)
+        self.temperature = self.temperature.joined(other.temperature)
+
+    def encoder(self, shared: Arrays) -> Encode:
+        method = self._network(shared, self.eye.fabric.device)
+
+        @torch.inference_mode()
+        def encode(squares_B3SS: np.ndarray) -> np.ndarray:
+            feats_BF = self.eye.encode(squares_B3SS, method.depths, method.attached)
+            on_device_BF = torch.from_numpy(feats_BF).to(self.eye.fabric.device)
+            hidden_BM: np.ndarray = method.hidden(on_device_BF).cpu().numpy()
+            return hidden_BM
+
+        return encode
+
+    def graph(self, shared: Arrays) -> "ModelProto":
+        method = self._network(shared, torch.device("cpu"))
+        return self.eye.graph(method.depths, method.attached, method.hidden)
+
+    def head(self) -> Head:
+        kept = {name.removeprefix(CLASSIFIER): one.numpy() for name, one in self.state.items()}
+        weights_CM, step_M = kept[self.weights], kept.get("weights.step")
+        return Head(
+            weights_CM,
+            kept.get("bias", np.zeros(len(weights_CM), np.float32)),
+            step_M,
+            bend=BEND / self.unit,
+            sharpness=sharpness(len(weights_CM), self.temperature.value),
+            energy=ENERGY / self.unit,
+            threshold=self.threshold,
+        )
+
+    def arrays(self) -> Arrays:
+        named = {self._array_name(name): one.numpy() for name, one in self.state.items()}
+        head = {PREDICT + name: array for name, array in self.head().arrays().items()}
+        return {**named, **head}
+
+    def numbers(self) -> Numbers:
+        return {
+            "tasks": float(self.tasks),
+            "unit": self.unit,
+            "temperature": self.temperature.value,
+            "temperature_images": float(self.temperature.images),
+            "threshold_images": float(self.familiar),
+            **self.head().numbers(),
+        }
+
+    def load(self, arrays: Arrays, numbers: Numbers) -> None:
+        self.state = self._state_of(arrays)
+        self.tasks, self.unit = int(numbers["tasks"]), numbers["unit"]
+        self.threshold, self.familiar = numbers["threshold"], int(numbers["threshold_images"])
+        self.temperature = Temperature(numbers["temperature"], int(numbers["temperature_images"]))
+
+    def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
+        """Whether this lesson trains an adapter. Refuses what can then not be."""
+        tune = self.settings.get("tune", self.tunes)
+        lessons = {"none": 0, "first": 1, "each": self.settings.get("tune_tasks", 0)}[tune]
+        new = len(lesson.names) - lesson.known
+        if lessons and not lesson.known and new < 2:
+            raise DafuseError(
+                f"the first lesson by {self.name} trains an adapter, which needs two classes or "
+                "more: teach two at once, or make a model that is not tuned"
+            )
+        tunes = self.tasks < lessons and new > 1
+        needless = given.keys() - ({"holdout"} if not self.leaves_out else set())
+        if needless and not tunes:
+            raise DafuseError(
+                f"{', '.join(sorted(needless))}: only for lessons that train, and this one by "
+                f"{self.name} does not: leave that out"
+            )
+        return tunes
+
+    def _calibrate(self, labels_N: np.ndarray, scores_NC: np.ndarray) -> None:
+        """How sure the model may be, by images of this lesson and of those before."""
+        count, before = len(labels_N), self.temperature.images
+        if not count or scores_NC.shape[1] < 2:
+            return
+        own_N = scores_NC[np.arange(count), labels_N]
+        others_N = (scores_NC.sum(1) - own_N) / (scores_NC.shape[1] - 1)
+        if (unit := float((own_N - others_N).mean())) > 0:
+            known = min(TRUST, before)
+            mean = known * np.log(self.unit) + count * np.log(unit)
+            self.unit = float(np.exp(mean / (known + count)))
+        self.temperature = self.temperature.after(scores_NC / self.unit, labels_N, TRUST)
+        if count >= ENOUGH:
+            familiarity_N = self.head().energies(scores_NC)
+            self._add_threshold(float(np.quantile(familiarity_N, REFUSED)), count)
+
+    def _add_threshold(self, threshold: float, images: int) -> None:
+        """The mean over all images that thresholds come from."""
+        if images:
+            before, self.familiar = self.familiar, self.familiar + images
+            self.threshold = (before * self.threshold + images * threshold) / self.familiar
+
+    def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
+        """The benchmark's method, with all that was learned."""
+        device = self.eye.fabric.device
+        trainer = trainer or _Still(self.eye.vit, device, self.seed)
+        method = type(self).made_of(trainer=trainer, **{**self.settings, **(given or {})})
+        if self.state:
+            method.load_state({name: one.to(device) for name, one in self.state.items()})
+        return method
+
+    def _network(self, shared: Arrays, device: torch.device) -> Any:
+        """The method as far as it gives hidden features, on this device."""
+        still = _Still(self.eye.vit, device, self.seed)
+        method = type(self).made_of(trainer=still, **self.settings)
+        method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
+        return method
+
+    def _keep(self, method: Any) -> None:
+        self.state = {name: one.detach().cpu() for name, one in method.state().items()}
+
+    def _array_name(self, name: str) -> str:
+        """What an entry of the method's state is called in the model."""
+        if name.startswith(MODULES):
+            return SHARED + name
+        if name.startswith(STATISTICS):
+            rest = name.removeprefix(STATISTICS)
+            of_class = any(fnmatchcase(rest, pattern) for pattern in self.records)
+            return (CLASS if of_class else SHARED) + rest
+        rest = name.removeprefix(CLASSIFIER)
+        return PREDICT + {self.weights: "weights", "weights.step": "step"}.get(rest, rest)
+
+    def _state_of(self, arrays: Arrays) -> dict[str, Tensor]:
+        """The inverse of `arrays`, of copies: what a file gives may not be written to."""
+        found = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
+        for name, array in under(SHARED, arrays).items():
+            found[name if name.startswith(MODULES) else STATISTICS + name] = array
+        own = {"weights": self.weights, "step": "weights.step"}
+        for name, array in under(PREDICT, arrays).items():
+            found[CLASSIFIER + own.get(name, name)] = array
+        return {name: torch.from_numpy(array.copy()) for name, array in found.items()}
+
+
+def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:
+    """Which images can be left out: those whose class has another; evenly spread if many."""
+    total_C = np.bincount(labels_N, minlength=len(counts_C)) + np.array(counts_C)
+    return spread(total_C[labels_N] > 1)

@@ -1,0 +1,92 @@
+"""Features of images by torch: any plain ViT of timm, on any device."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.engine.devices import launch
+from dafuse.vit.adapter import Adapter
+from dafuse.vit.attach import Attachment
+from dafuse.vit.backbone import ViT
+from dafuse.vit.depths import Depths, Part, parts_of
+from dafuse.vit.extractor import FEATURES, Extractor, available_processors
+from dafuse.vit.folded import fold
+from dafuse.vit.graph import quiet, traced
+from dafuse.vit.load import load_backbone
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+class TorchExtractor(Extractor):
+    """A network of torch that does what an `Extractor` does, also with a module attached."""
+
+    def __init__(self, vit: ViT, device: str = "auto", threads: int | None = None) -> None:
+        self.fabric = launch(device, "fp32", False)
+        self.vit = vit.to(self.fabric.device)
+        self.threads = threads or available_processors()
+        if threads:
+            torch.set_num_threads(threads)
+        self.tag, self.sha256 = vit.tag, vit.sha256
+        self.preprocessing = vit.preprocessing
+        self.width, self.depth = vit.width, vit.depth
+
+    @classmethod
+    def load(
+        cls, tag: str, weights: str | None, sha256: str | None, device: str, threads: int | None
+    ) -> "TorchExtractor":
+        return cls(load_backbone(tag, weights, sha256), device, threads)
+
+    def parts(self, depths: Depths) -> list[Part]:
+        return parts_of(depths, self.depth)
+
+    def graph(
+        self,
+        depths: Depths,
+        attached: Adapter | None = None,
+        lift: Callable[[Tensor], Tensor] | None = None,
+    ) -> "ModelProto":
+        """With an adapter inside, and what features are lifted to; both on the CPU."""
+        vit = deepcopy(self.vit).cpu()
+        vit = vit if attached is None else fold(vit, attached)
+        with quiet(), torch.no_grad():
+            return traced(_Reading(vit, depths, lift).eval(), self.pixels, [FEATURES])
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        squares_B3SS: np.ndarray,
+        depths: Depths = "moments",
+        attached: Attachment | None = None,
+    ) -> np.ndarray:
+        pixels_B3SS = torch.from_numpy(squares_B3SS).to(self.fabric.device)
+        images_B3SS = normalised(pixels_B3SS, self.preprocessing)
+        feats_BF = self.vit(images_B3SS, attached, depths)
+        return feats_BF.float().cpu().numpy()
+
+
+class _Reading(nn.Module):
+    """Float pixels, 0 to 255, to the features of one kind of depths, lifted or as they are."""
+
+    def __init__(self, vit: ViT, depths: Depths, lift: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.vit, self.depths, self.lift = vit, depths, lift
+
+    def forward(self, pixels_B3SS: Tensor) -> dict[str, Tensor]:
+        images_B3SS = normalised(pixels_B3SS, self.vit.preprocessing)
+        feats_BF = self.vit(images_B3SS, None, self.depths)
+        return {FEATURES: feats_BF if self.lift is None else self.lift(feats_BF)}
+
+
+def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
+    """What the network takes, of pixels from 0 to 255."""
+    mean, std = (
+        255 * torch.tensor(part, device=pixels_B3SS.device)[:, None, None]
+        for part in (looks.mean, looks.std)
+    )
+    return (pixels_B3SS - mean) / std

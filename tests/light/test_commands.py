@@ -1,0 +1,145 @@
+"""Every command of the product by the real command line, where torch is not installed."""
+
+import json
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from conftest import LATER, NAMES, dafuse
+from dafuse.cli import how_to_install
+
+TORCH = "pip install 'dafuse[torch]'"
+
+
+@pytest.fixture
+def own(model: Path, tmp_path: Path) -> Path:
+    """A copy of the model, to change."""
+    return Path(shutil.copytree(model, tmp_path / "own"))
+
+
+@pytest.mark.parametrize("module", ["torch", "torchvision", "timm", "lightning_fabric"])
+def test_there_is_no_torch_here(module: str) -> None:
+    assert find_spec(module) is None
+
+
+def test_learn_and_evaluate(model: Path, drawings: Path) -> None:
+    said = dafuse("evaluate", model, drawings / "test").stdout
+    (share,) = re.findall(r"([\d.]+)% of 20 images of 5 classes right", said)
+    assert float(share) >= 80
+
+
+def test_predict_and_its_forms(model: Path, drawings: Path) -> None:
+    picture = drawings / "test" / "fish" / "000.jpg"
+    assert "fish" in dafuse("predict", model, picture, "--no-unknown").stdout
+    (answer,) = json.loads(dafuse("predict", model, picture, "--json", "--top", 3).stdout)
+    assert answer["top"][0]["name"] == "fish"
+    assert len(answer["top"]) == 3
+    assert dafuse("predict", model, picture, "--csv").stdout.startswith("file,answer,rank")
+
+
+def test_info_and_ledger(model: Path) -> None:
+    assert "5 classes from 30 images" in dafuse("info", model).stdout
+    assert "no image" in dafuse("ledger", model).stdout
+
+
+def test_forget_rename_undo_and_trim(own: Path) -> None:
+    dafuse("rename", own, "fish", "carp")
+    assert "carp" in dafuse("info", own).stdout
+    dafuse("forget", own, "carp")
+    assert "4 classes" in dafuse("info", own).stdout
+    dafuse("undo", own)
+    assert "5 classes" in dafuse("info", own).stdout
+    dafuse("trim", own, "--keep", 1)
+    assert "5 classes" in dafuse("info", own).stdout
+
+
+def test_merge_models_taught_apart(drawings: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "one", tmp_path / "other"
+    for part, lesson in zip(parts, ("first", "later"), strict=True):
+        dafuse("learn", part, drawings / lesson, "--method", "simplecil")
+    said = dafuse("merge", *parts, "--out", tmp_path / "both").stdout
+    assert "5 classes from 30 images, of 2 models" in said
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_export_answers_as_the_model(
+    model: Path, drawings: Path, tmp_path: Path, int8: bool
+) -> None:
+    file = tmp_path / "model.onnx"
+    dafuse("export", model, file, *(["--int8"] if int8 else []))
+    asked = [drawings / "test" / name / "001.jpg" for name in (*NAMES, *LATER)]
+    answers = [json.loads(dafuse("predict", one, *asked, "--json").stdout) for one in (file, model)]
+    assert [one["top"][0]["name"] for one in answers[0]] == [
+        one["top"][0]["name"] for one in answers[1]
+    ]
+    if not int8:
+        shares = [[one["probability"] for one in found] for found in answers]
+        assert shares[0] == pytest.approx(shares[1], abs=1e-3)
+
+
+def test_the_page_of_an_evaluation(model: Path, drawings: Path, tmp_path: Path) -> None:
+    file, page = tmp_path / "model.onnx", tmp_path / "page.html"
+    dafuse("export", model, file)
+    for one in (model, file):
+        said = dafuse("evaluate", one, drawings / "test", "--page", page).stdout
+        assert f"page: {page}" in said
+        assert f"{one.name} on " in page.read_text()
+        page.unlink()
+
+
+def test_the_demo_ends_above_nine_tenths(tmp_path: Path) -> None:
+    said = dafuse("demo", "--out", tmp_path / "demo").stdout
+    for step in ("teach", "teach again", "merge both", "evaluate, with a page"):
+        assert step in said
+    (share,) = re.findall(r"([\d.]+)% of the pictures that it was not taught with", said)
+    assert float(share) > 90
+    assert "<svg" in (tmp_path / "demo" / "page.html").read_text()
+
+
+def test_the_demo_deletes_nothing_that_it_did_not_make(tmp_path: Path) -> None:
+    mine = tmp_path / "model" / "mine.txt"
+    mine.parent.mkdir()
+    mine.touch()
+    (line,) = dafuse("demo", "--out", tmp_path, code=2).stderr.splitlines()
+    assert line.endswith("was not made by the demo: choose another --out")
+    assert mine.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("matplotlib", "pip install 'dafuse[torch]'"),
+        ("uvicorn", "pip install 'dafuse[serve]'"),
+        ("sklearn", "pip install 'dafuse[sklearn]'"),
+        ("pyarrow", "pip install 'dafuse[tables]'"),
+        ("pillow_heif", "pip install pillow_heif"),
+    ],
+)
+def test_the_right_extra_is_named(module: str, expected: str) -> None:
+    assert how_to_install(module) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["learn", "{new}", "{first}", "--method", "daf"], "the method daf needs "),
+        (["learn", "{new}", "{first}", "--backbone", "vit_tiny_patch16_224.augreg_in21k"], "vit_"),
+        (["learn", "{new}", "{first}", "--device", "cuda"], "the device cuda needs torch"),
+        (["run", "--method", "lift"], "run needs "),
+        (["demo-research"], "demo-research needs "),
+        (["bench"], "bench needs "),
+        (["experiment", "ablation"], "experiment needs "),
+    ],
+)
+def test_what_needs_torch_says_so_in_one_line(
+    command: list[str], expected: str, drawings: Path, tmp_path: Path
+) -> None:
+    places = {"new": tmp_path / "new", "first": drawings / "first"}
+    given = [argument.format(**places) for argument in command]
+    (line,) = dafuse(*given, cwd=tmp_path, code=2).stderr.splitlines()
+    assert expected in line
+    assert line.endswith(TORCH)
+    assert not (tmp_path / "new").exists()
