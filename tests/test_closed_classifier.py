@@ -9,6 +9,7 @@ import torch
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import FACTORS, Evidence, choose, usual_penalty
 from dafuse.heads.classifier import ClosedForm
+from dafuse.heads.closed_form import Kind
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
@@ -133,3 +134,35 @@ def test_evidence_is_kept_and_added_up(keep: str) -> None:
     expected = one.evidence.array() + other.evidence.array()
     one.merge(other, range(CLASSES))
     assert np.array_equal(one.evidence.array(), expected)
+
+
+def chosen(kinds: list[Kind], images: int) -> ClosedForm:
+    """A classifier of these kinds, of classes whose images vary most where they do not differ."""
+    like, rng = np.zeros(0, np.float32), np.random.default_rng(3)
+    lift = Lift(np.ones(WIDTH), 0, 7, like)
+    sums = classwise(lift.width, 3, like)
+    found = ClosedForm(lift, sums, kinds, None, "float16", like)
+    labels = np.repeat(np.arange(CLASSES), images // CLASSES)
+    noise = 30 * rng.normal(size=(images, 1)) * np.ones(WIDTH)  # which LDA ignores
+    centres = 2 * rng.normal(size=(CLASSES, WIDTH))
+    feats = noise + rng.normal(size=(images, WIDTH)) + centres[labels]
+    found.learn(feats.astype(np.float32), labels)
+    return found
+
+
+def test_the_kind_that_was_chosen_stays_when_classes_go_or_come() -> None:
+    found, other = chosen(["ridge", "lda"], 400), chosen(["ridge", "lda"], 400)
+    assert found.choice.kind == "lda", "the test needs images for which LDA is better"
+    found.drop([0, 1, 2])
+    assert found.choice.kind == "lda"
+    assert found.temperature.images == other.temperature.images > 0
+    found.merge(other, [3, 4, 5, 6])
+    assert (found.choice.kind, len(found.bias_C)) == ("lda", 7)
+    assert found.temperature.images == 2 * other.temperature.images
+
+
+def test_merging_two_kinds_takes_that_of_which_more_images_speak() -> None:
+    few, many = chosen(["ridge"], 40), chosen(["lda"], 400)
+    few.merge(many, [4, 5, 6, 7])
+    assert few.choice.kind == "lda"
+    assert few.temperature == many.temperature

@@ -320,7 +320,7 @@ def test_ctrl_c_just_after_a_step_was_finished_says_so(
         f"dafuse: stopped; model is at version {now} now, and was at version 2 before: "
         "see dafuse info model"
     )
-    assert ModelFolder("model").head().number == now
+    assert ModelFolder("model").current().number == now
 
 
 def test_ctrl_c_claims_nothing_where_nobody_looked(

@@ -43,7 +43,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-# of the second lesson: what predicts, two records, then the version, then model.json
+# of the second lesson: what predicts, two records, hashes, then the version, then model.json
 POINTS = {
     "while it learns": ("dafuse.heads.sums", "ClassSums.add", 1),
     "between objects and version": ("os", "replace", 4),
@@ -69,6 +69,39 @@ def test_killed_at_any_point_the_old_model_stays(photos: Path, tmp_path: Path) -
     assert not list(model.rglob("*.tmp"))
     needed = {digest for version in ModelFolder(model).history() for digest in version.objects}
     assert {file.stem for file in (model / "objects").iterdir()} == needed
+
+
+# of a first lesson: five objects, then the version, then model.json
+FIRST_POINTS = {
+    "while it learns": POINTS["while it learns"],
+    "between objects and version": ("os", "replace", 6),
+    "between version and model.json": ("os", "replace", 7),
+}
+
+
+@pytest.mark.parametrize("point", FIRST_POINTS)
+def test_a_first_lesson_that_was_killed_can_be_taught_again(
+    photos: Path, tmp_path: Path, point: str
+) -> None:
+    model = tmp_path / "model"
+    where = map(str, FIRST_POINTS[point])
+    lesson = ["learn", str(model), str(photos / "first"), *OPTIONS]
+    assert dafuse(*where, *lesson, code=SUICIDE) == -signal.SIGKILL
+    assert not (model / "model.json").exists()
+    assert (model / "versions" / "0001.json").exists() == (point == [*FIRST_POINTS][-1])
+    assert dafuse(*lesson) == 0
+    assert names(model) == ["class 0", "class 1"]
+    assert len(ModelFolder(model).history()) == 1
+    assert not list(model.rglob("*.tmp"))
+
+
+def test_a_first_lesson_that_lacked_only_its_last_write_counts(
+    photos: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    lesson = ["learn", str(model), str(photos / "first"), *OPTIONS]
+    assert dafuse("os", "replace", "7", *lesson, code=SUICIDE) == -signal.SIGKILL
+    assert names(model) == ["class 0", "class 1"]
 
 
 def test_two_that_make_one_model_at_once_both_count(photos: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import make_ledger
 from dafuse.product.summary import summarise
-from dafuse.product.version import Parent, Version
+from dafuse.product.version import Version, VersionRef
 from dafuse.progress import Progress
 from product_models import files, pictures, taught, write_folders
 
@@ -207,8 +207,10 @@ def test_what_a_killed_step_left_is_gone_after_the_next_even_if_that_fails(model
     "change",
     [
         {"classes": []},
-        {"calibration": {"images": 1, "sharpness": "x", "precision": 1, "threshold": 0}},
-        {"calibration": {"images": 1, "sharpness": math.nan, "precision": 1, "threshold": 0}},
+        {"calibration": {}},  # which format 2 does not have
+        {"numbers": {"sharpness": "x"}},
+        {"numbers": {"sharpness": math.nan}},
+        {"numbers": {"threshold": math.nan}},
         {"settings": {}},
     ],
 )
@@ -216,10 +218,13 @@ def test_a_version_that_does_not_fit_together_is_refused_by_name(
     model: Path, change: dict[str, Any]
 ) -> None:
     folder = ModelFolder(model)
-    file = folder.version_file(folder.head().number)
-    text = json.dumps({**json.loads(file.read_text()), **change})
+    file = folder.version_file(folder.current().number)
+    content = json.loads(file.read_text())
+    if "numbers" in change:
+        change = {"numbers": {**content["numbers"], **change["numbers"]}}
+    text = json.dumps({**content, **change})
     file.write_text(text)
-    folder.point_to(Parent(folder.head().number, hashlib.sha256(text.encode()).hexdigest()))
+    folder.point_to(VersionRef(folder.current().number, hashlib.sha256(text.encode()).hexdigest()))
     with pytest.raises(DafuseError, match=file.name):
         Classifier.open(model, device="cpu").predict(pictures({0: 1})[0])
 
@@ -271,11 +276,11 @@ class Busy(ModelFolder):
         super().__init__(path)
         self.times = times
 
-    def head(self) -> Parent:
+    def current(self) -> VersionRef:
         if self.times:
             self.times -= 1
             (self.path / "objects" / ".half.tmp").write_text("half")
-        return super().head()
+        return super().current()
 
 
 @pytest.mark.parametrize("read", [summarise, make_ledger])

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dafuse.product.classifier import Classifier
-from dafuse.product.seen import Seen, digest_of, new_key
+from dafuse.product.seen import MOST_OBJECTS, Seen, digest_of, new_key, with_lesson
 from product_models import create, files, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -30,9 +30,14 @@ def test_a_digest_is_of_the_pixels_and_their_shape() -> None:
     assert digest_of(pixels) != digest_of(other)
 
 
-def test_hashes_are_found_by_their_key_alone() -> None:
+def test_hashes_are_found_by_their_key_alone(tmp_path: Path) -> None:
     digests = [digest_of(np.full((2, 2, 3), level, np.uint8)) for level in range(50)]
-    seen = Seen(new_key(), {}).and_those(digests[:40], [level % 3 for level in range(40)])
+    classifier = taught(tmp_path / "model", {0: 2})
+    version = replace(classifier.version, seen=[], key=new_key())
+    folder, classes = classifier.folder, [level % 3 for level in range(40)]
+    seen = Seen.of(folder, version)
+    objects = with_lesson(folder, version, seen, digests[:40], classes)
+    seen = Seen.of(folder, replace(version, seen=objects))
     assert [seen.class_of(digest) for digest in digests[:4]] == [0, 1, 2, 0]
     assert not any(seen.class_of(digest) is not None for digest in digests[40:])
     (kept,) = seen.by_key.values()
@@ -40,6 +45,28 @@ def test_hashes_are_found_by_their_key_alone() -> None:
     assert (np.diff(kept.hashes_N.astype(object)) > 0).all()
     other = Seen(new_key(), {"00" * 16: kept})
     assert other.class_of(digests[0]) is None
+
+
+def test_each_lesson_brings_an_object_of_hashes_and_versions_share_them(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 3}, {1: 3}, {0: 3, 2: 3})
+    first, second, third = (version.seen for version in classifier.folder.history())
+    assert (first, second) == (third[:1], third[:2])
+    assert hashes(classifier) == {0: 6, 1: 3, 2: 3}
+    classifier.forget("class 2")
+    assert classifier.version.seen[:2] == third[:2]  # which know nothing of it
+    assert hashes(classifier) == {0: 6, 1: 3}
+
+
+def test_hashes_of_very_many_lessons_become_one_object(tmp_path: Path) -> None:
+    classifier = taught(tmp_path / "model", {0: 2})
+    folder, version = classifier.folder, replace(classifier.version, seen=[])
+    for number in range(MOST_OBJECTS + 1):
+        digest = digest_of(np.full((1, 1, 3), number, np.uint8))
+        seen = Seen.of(folder, version)
+        version = replace(version, seen=with_lesson(folder, version, seen, [digest], [number]))
+    assert len(version.seen) == 1
+    (kept,) = Seen.of(folder, version).by_key.values()
+    assert sorted(kept.classes_N) == list(range(MOST_OBJECTS + 1))
 
 
 def test_one_folder_may_grow(tmp_path: Path) -> None:
@@ -117,7 +144,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     images, names = pictures({0: 4, 1: 4})
     classifier = create(tmp_path / "model")
     classifier.learn(images, names, recognise=False)
-    assert classifier.version.seen == ""
+    assert classifier.version.seen == []
     assert "No hash of any picture is kept" in "\n".join(classifier.ledger().lines())
     report = classifier.learn([*images, images[0]], [*names, names[0]], recognise=False)
     assert [one.images for one in report.classes] == [5, 4]
@@ -142,7 +169,7 @@ def test_undo_forget_and_rename(tmp_path: Path) -> None:
     assert hashes(classifier) == {0: 4, 1: 4}
     classifier.undo()
     assert hashes(classifier) == {0: 4, 1: 4, 2: 4}
-    seen = classifier.folder.object_file(classifier.version.seen)
+    seen = classifier.folder.object_file(classifier.version.seen[-1])
     classifier.forget("two", for_good=True)
     assert not seen.exists()
     assert hashes(classifier) == {0: 4, 1: 4}
@@ -210,7 +237,8 @@ def test_merging_copies_says_what_counts_twice(tmp_path: Path) -> None:
 def test_the_ledger_says_what_hashes_are_and_how_many(tmp_path: Path) -> None:
     classifier = taught(tmp_path / "model", {0: 4, 1: 4})
     text = "\n".join(classifier.ledger().lines())
-    size = classifier.folder.object_file(classifier.version.seen).stat().st_size
+    objects = map(classifier.folder.object_file, classifier.version.seen)
+    size = sum(file.stat().st_size for file in objects)
     assert f"a key of this model: 8 of them, {size:,} bytes" in text
     assert "uint64 [8]  64 bytes: a hash of each picture's pixels" in text
     assert "How a picture looks cannot be told" in text

@@ -1,5 +1,6 @@
 """Undo, forget and rename; what info and the ledger say."""
 
+import shutil
 from pathlib import Path
 from threading import Event, Thread
 
@@ -13,7 +14,7 @@ from dafuse.product import steps
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import KEPT, ModelFolder
 from dafuse.progress import Progress
-from product_models import files, pictures, taught
+from product_models import create, files, pictures, taught
 
 pytestmark = pytest.mark.usefixtures("small_network")
 
@@ -153,6 +154,64 @@ def test_for_good_forgets_all_that_ever_had_the_name_and_are_gone(classifier: Cl
         classifier.undo()
 
 
+@pytest.mark.parametrize("name", ["learn", "merge", "rename", "forget"])
+def test_a_class_may_be_called_as_a_step_is(name: str, tmp_path: Path) -> None:
+    images, names = pictures({0: 3, 1: 3, 2: 3})
+    classifier = create(tmp_path / "model")
+    classifier.learn(images, [name if one == "class 0" else one for one in names])
+    classifier.forget(name, for_good=True)
+    steps_done = classifier.info().steps
+    assert [step["did"] for step in steps_done] == ["learn", "forget"]
+    assert name not in [one["name"] for one in steps_done[0]["classes"]]
+    assert "left out in turn" in steps_done[0]["how"]
+    assert classifier.info().lines()
+
+
+def test_for_good_forgets_names_of_versions_that_are_gone(classifier: Classifier) -> None:
+    classifier.rename("class 2", "two")
+    classifier.trim(1)
+    classifier.forget("two", for_good=True)
+    classifier.forget("class 3")
+    classifier.trim(1)
+    classifier.forget("class 3", for_good=True)  # only the history tells of it
+    text = b"".join(d for name, d in files(classifier.folder.path).items() if ".json" in name)
+    assert [name for name in (b"class 2", b"two", b"class 3") if name in text] == []
+    assert classifier.classes == ["class 0", "class 1"]
+    assert len(classifier.info().steps) == 6
+
+
+def test_a_model_whose_folder_says_nothing_more_is_not_begun_anew(classifier: Classifier) -> None:
+    pointer = classifier.folder.pointer_file.read_bytes()
+    classifier.folder.pointer_file.unlink()
+    before = files(classifier.folder.path)
+    with pytest.raises(DafuseError, match=r"model\.json is missing"):
+        classifier.learn(*pictures({5: 3}))
+    assert files(classifier.folder.path) == before
+    classifier.folder.pointer_file.write_bytes(pointer)
+    shutil.move(classifier.folder.path, classifier.folder.path.with_name("elsewhere"))
+    with pytest.raises(DafuseError, match="is gone: bring its folder back"):
+        classifier.learn(*pictures({5: 3}))
+
+
+def test_merge_does_not_overwrite_a_model_that_came_meanwhile(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    other, out = taught(tmp_path / "other", {7: 3, 8: 3}), tmp_path / "out"
+
+    class Slow(type(other.folder)):  # type: ignore[misc]
+        """Another process teaches a model there while this one reads what is to be merged."""
+
+        def arrays(self, digest: str) -> dict[str, np.ndarray]:
+            if digest in other.version.seen:
+                taught(out, {0: 3, 1: 3})
+            return super().arrays(digest)
+
+    other.folder = Slow(other.folder.path)
+    with pytest.raises(DafuseError, match=r"there is a model .* by now"):
+        Classifier.merge([classifier, other], out)
+    assert Classifier.open(out).classes == ["class 0", "class 1"]
+
+
 def test_undo_takes_back_nothing_that_came_while_it_waited(classifier: Classifier) -> None:
     class Meanwhile(Progress):
         """While the lock is waited for, whoever has it finishes a step."""
@@ -161,12 +220,12 @@ def test_undo_takes_back_nothing_that_came_while_it_waited(classifier: Classifie
             classifier.folder.publish(after)
             held.release()
 
-    head = classifier.folder.head()
+    head = classifier.folder.current()
     after = classifier.version.next({"did": "rename"}, head.sha256)
     held = _Held(classifier.folder)
     with pytest.raises(DafuseError, match="changed meanwhile, to version 3"):
         steps.undo(classifier.folder, Meanwhile())
-    assert classifier.folder.head().number == 3
+    assert classifier.folder.current().number == 3
 
 
 class _Held:

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Parent
+from dafuse.product.version import VersionRef
 
 
 @contextmanager
 def changing(model: str) -> Iterator[None]:
     """Stopped in here, say what is on disk: the step may just have been finished."""
     folder = ModelFolder(model)
-    before = folder.head_if_any()
+    before = folder.current_if_any()
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_found(model, before, folder.head_if_any())) from None
+        raise KeyboardInterrupt(_found(model, before, folder.current_if_any())) from None
 
 
-def _found(model: str, before: Parent | None, after: Parent | None) -> str:
+def _found(model: str, before: VersionRef | None, after: VersionRef | None) -> str:
     if after == before:
         return "nothing changed"
     now = f"{model} is at version {after.number}" if after else f"{model} was changed"

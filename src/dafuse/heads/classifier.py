@@ -1,4 +1,4 @@
-"""A classifier in closed form that learns: its sums, what rests of them, what is chosen.
+"""A closed-form classifier that learns: its sums, their stored form, the chosen penalty.
 
 It is given features, by lessons (`learn`) or as they come (`observe`), and asked for scores. The
 sums are of hidden features, to which a fixed map lifts those of the network. Between lessons they
@@ -8,6 +8,7 @@ that one that is loaded again goes on as if it had never stopped. Asking for sco
 All of it works on numpy arrays and on torch tensors (`heads.arrays`).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -23,7 +24,7 @@ from dafuse.heads.arrays import (
     library,
     to_numpy,
 )
-from dafuse.heads.choice import Choice, Evidence, Found, choose, system_of, usual_penalty
+from dafuse.heads.choice import NEAREST, Choice, Evidence, Found, choose, system_of, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, Linear
 from dafuse.heads.confidence import Temperature, Threshold, calibrated, unit_of
 from dafuse.heads.drift import follow
@@ -114,9 +115,15 @@ class ClosedForm:
     def merge(self, other: "ClosedForm", numbers: Sequence[int]) -> None:
         """Know what another was taught, too, whose class i is here ``numbers[i]``."""
         factor = (self._factor * other._factor) ** 0.5
+        if other.choice.kind == self.choice.kind:
+            self.temperature = self.temperature.joined(other.temperature)
+            self.threshold = self.threshold.joined(other.threshold)
+        elif other.choice.left_out > self.choice.left_out:  # its images say more of which kind
+            factor, self.choice = other._factor, other.choice
+            self.temperature, self.threshold = other.temperature, other.threshold
+        else:
+            factor = self._factor
         self.sums.merge(other.sums.renumbered(numbers))
-        self.temperature = self.temperature.joined(other.temperature)
-        self.threshold = self.threshold.joined(other.threshold)
         self.evidence = self.evidence + other.evidence
         self._resolve(factor)
 
@@ -141,11 +148,19 @@ class ClosedForm:
         """Know the sums as they will rest, of which the classifier is; they stay as they are."""
         self._rounded, self.resting = rounded(self.sums, self.precision)
 
-    def _chosen(
-        self, sums: ClassSums, hidden_NM: Array, labels_N: Array, penalty: float | None = None
-    ) -> Found:
+    def _chosen(self, sums: ClassSums, hidden_NM: Array, labels_N: Array) -> Found:
         """What leaving out these images of the sums says, their scores in their own unit."""
-        how = self.kinds, penalty or self.penalty, self.absolute, self.tokens_M
+        return self._found(sums, hidden_NM, labels_N, self.kinds, self.penalty)
+
+    def _found(
+        self,
+        sums: ClassSums,
+        hidden_NM: Array,
+        labels_N: Array,
+        kinds: Sequence[Kind],
+        penalty: float | None,
+    ) -> Found:
+        how = kinds, penalty, self.absolute, self.tokens_M
         found = choose(sums, hidden_NM, labels_N, *how, self.evidence)
         unit = unit_of(found.head, sums.means_CM)
         return found._replace(scores_NC=found.scores_NC / unit, fitted_NC=found.fitted_NC / unit)
@@ -194,29 +209,33 @@ class ClosedForm:
     def _settle_if_needed(self) -> None:
         """After batches that were observed; with nothing at hand to leave out."""
         if not self._settled:
-            self._solve_alone(self.penalty)
+            self._solve_alone(self.kinds, self.penalty)
 
     @property
     def _factor(self) -> float:
-        """The penalty that was chosen, as a multiple of the usual one."""
+        """The penalty that was chosen, as a multiple of the usual one; infinite: nearest mean."""
+        if self.choice.penalty == NEAREST:
+            return math.inf
         usual = usual_penalty(self.choice.kind, self.sums.typical, self.sums.width)
         return self.choice.penalty / usual
 
     def _resolve(self, factor: float) -> None:
-        """Solve for other classes, where no image is at hand to choose a penalty with.
+        """Solve the kind chosen for other classes, with no image at hand to choose a penalty by.
 
         It is the usual one times a factor that was found before. The sums are rounded from here on.
         """
-        usual = usual_penalty(self.kinds[0], self.sums.typical, self.sums.width)
-        self._solve_alone(self.penalty or factor * usual)
+        kind = self.choice.kind
+        usual = usual_penalty(kind, self.sums.typical, self.sums.width)
+        found = NEAREST if factor == math.inf else factor * usual
+        self._solve_alone((kind,), self.penalty or found)
         self.sums = self._rounded
 
-    def _solve_alone(self, penalty: float | None) -> None:
+    def _solve_alone(self, kinds: Sequence[Kind], penalty: float | None) -> None:
         """Solve with no images to leave out."""
         self._round()
         nothing = self.sums.means_CM[:0]
         labels_0 = from_numpy(np.zeros(0, np.int64), nothing)
-        self._settle(self._chosen(self._rounded, nothing, labels_0, penalty), nothing)
+        self._settle(self._found(self._rounded, nothing, labels_0, kinds, penalty), nothing)
 
     def _rested(self, weights_CM: Array) -> dict[str, Array]:
         if self.precision == LEAST:

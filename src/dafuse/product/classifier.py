@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,19 +22,17 @@ from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import Picture, Pictures
 from dafuse.errors import DafuseError
 from dafuse.product import steps
-from dafuse.product.evaluation import Evaluation
-from dafuse.product.export import Exported, export
+from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_predicting
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lesson import next_version, remember, teach
 from dafuse.product.lesson_report import LearnReport
-from dafuse.product.predictor import Prediction, Predictor
-from dafuse.product.reading import plan
+from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.sources import lesson_images
 from dafuse.product.steps import merge
 from dafuse.product.summary import Summary, summarise
-from dafuse.product.version import BackboneRecord, Parent, Version, blank
+from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
 from dafuse.taught.contract import Arrays, Teachable, head_of
 from dafuse.taught.eyes import open_eye
@@ -42,10 +40,13 @@ from dafuse.taught.table import DEFAULT, find_taught
 from dafuse.vit.extractor import Extractor
 from dafuse.vit.weights import COMPACT
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
 LESSON_OPTIONS = ("epochs", "lr", "holdout", "flip")  # of methods that train
 
 
-class Classifier:
+class Classifier(Answering):
     """Made by `create` or `open`. What it learned is in its folder, as versions.
 
     Any number of threads may predict while one teaches: what predicts is never changed, and a
@@ -56,7 +57,7 @@ class Classifier:
         self.folder, self.eye = folder, eye
         self._start = version  # backbone, method and settings, which no step changes
         self._now: tuple[Version, Predictor] | None = None
-        self._head: Parent | None = None  # what the folder said when the model was read
+        self._current: VersionRef | None = None  # what the folder said when the model was read
         self._reading = RLock()
         if version.number:
             self.refresh()
@@ -109,12 +110,7 @@ class Classifier:
         threads: int | None = None,
     ) -> "Classifier":
         """The model in this folder, with its backbone: the very weights it was taught with."""
-        folder = ModelFolder(path)
-        version = folder.read(lambda version: version)
-        taught, backbone = find_taught(version.method, version.settings), version.backbone
-        eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, taught.needs_torch)
-        eye.preprocessing = backbone.preprocessing
-        return cls(folder, version, eye)
+        return cls._opened(ModelFolder(path), weights, device, threads)
 
     @classmethod
     def merge(
@@ -124,18 +120,39 @@ class Classifier:
         *,
         weights: str | None = None,
         device: str = "auto",
+        threads: int | None = None,
         progress: Progress | None = None,
     ) -> "Classifier":
         """A new model that knows what all of these were taught; they stay as they are."""
-        opened = [
-            model
-            if isinstance(model, Classifier)
-            else cls.open(model, weights=weights, device=device)
-            for model in models
-        ]
+        opened: list[Classifier] = []
+        for model in models:
+            if isinstance(model, Classifier):
+                opened.append(model)
+            else:
+                eye = opened[0].eye if opened else None
+                opened.append(cls._opened(ModelFolder(model), weights, device, threads, eye))
         parts = [(one.folder, one._read_method()) for one in opened]
         merge(parts, ModelFolder(out), progress)
-        return cls.open(out, weights=weights, device=device)
+        eye = opened[0].eye if opened else None
+        return cls._opened(ModelFolder(out), weights, device, threads, eye)
+
+    @classmethod
+    def _opened(
+        cls,
+        folder: ModelFolder,
+        weights: str | None,
+        device: str,
+        threads: int | None,
+        eye: Extractor | None = None,
+    ) -> "Classifier":
+        """The model in this folder; on this network, if it is the one that the model needs."""
+        version = folder.read(lambda version: version)
+        taught, backbone = find_taught(version.method, version.settings), version.backbone
+        if eye is None or (eye.tag, eye.sha256) != (backbone.tag, backbone.sha256):
+            needs_torch = taught.needs_torch
+            eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, needs_torch)
+            eye.preprocessing = backbone.preprocessing
+        return cls(folder, version, eye)
 
     @property
     def version(self) -> Version:
@@ -143,12 +160,12 @@ class Classifier:
         return self._start if self._now is None else self._now[0]
 
     @property
-    def head(self) -> Parent | None:
+    def current(self) -> VersionRef | None:
         """What `undo` can be told to expect: the last step, by number and hash; None: no step yet.
 
         Read it before `version`: in between, a step may end, and then undo refuses.
         """
-        return self._head
+        return self._current
 
     @property
     def classes(self) -> list[str]:
@@ -158,9 +175,12 @@ class Classifier:
     @property
     def model(self) -> Predictor:
         """What predicts now: features, probabilities and answers of images. It never changes."""
+        return self._require_taught()[1]
+
+    def _require_taught(self) -> tuple[Version, Predictor]:
         if self._now is None:
             raise DafuseError(f"{self.folder.path} has learned nothing yet: teach it with learn")
-        return self._now[1]
+        return self._now
 
     def refresh(self) -> None:
         """Become what the folder says now, after another process taught it."""
@@ -173,14 +193,14 @@ class Classifier:
 
         with self._reading:
             self.folder.require()
-            head = self.folder.head()
+            current = self.folder.current()
             self._now = self.folder.read(load)
-            self._head = head
+            self._current = current
 
     def follow(self) -> None:
         """As `refresh`, if the folder says something new; what cannot be read changes nothing."""
         with self._reading, suppress(DafuseError, OSError):
-            if self.folder.exists() and self.folder.head() != self._head:
+            if self.folder.exists() and self.folder.current() != self._current:
                 self.refresh()
 
     def learn(
@@ -211,23 +231,15 @@ class Classifier:
         given = self._lesson_options(options)
         dataset = lesson_images(images, labels)
         with self.folder.changing(progress):
-            version, digest = self._current()
+            version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 given = {"flip": version.flip, **given}
             method = self._method(version)
             with _saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
+            encode = None if method.trains else method.encoder(self._shared(version))
             report, lesson, found = teach(
-                plan(version, dataset),
-                dataset.skipped,
-                method,
-                None if method.trains else method.encoder(self._shared(version)),
-                version,
-                seen,
-                self.eye.preprocessing,
-                self.eye.threads,
-                given,
-                progress,
+                dataset, method, encode, version, seen, self.eye, given, progress
             )
             if lesson is None:
                 return report
@@ -240,39 +252,19 @@ class Classifier:
             self.folder.publish(after)
             with self._reading:
                 self._now = after, self._predictor(after, method, arrays)
-                self._head = self.folder.head()  # after it, as in refresh
+                self._current = self.folder.current()  # after it, as in refresh
         return report
 
-    def predict(
-        self, images: Pictures, top: int = 1, threshold: float | None = None
-    ) -> list[Prediction]:
-        """What each image is taken for.
+    @property
+    def threshold(self) -> float:
+        return self.model.threshold
 
-        Args:
-            images: paths, Pillow images, uint8 arrays [H, W, 3], bytes of files; one or many
-            top: how many classes are named
-            threshold: familiarity below which the answer is "unknown"; the default is the model's
-                own, and -inf never answers so
-        """
-        return self.model.predict(images, top, threshold)
-
-    def answers(
-        self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
-    ) -> Iterator[Prediction | UnreadableImage]:
-        """As `predict`, one by one, where an image that cannot be read answers with the reason."""
-        return self.model.answers(images, top, threshold)
-
-    def probabilities(self, images: Pictures) -> np.ndarray:
-        """[N, C], in the order of `classes`."""
-        return self.model.probabilities(images)
+    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+        return self.model.each_scores(images)
 
     def features(self, images: Pictures) -> np.ndarray:
         """[N, F], float32: what the classes are told apart by."""
         return self.model.features(images)
-
-    def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
-        """Test on images whose classes are known: any source that `learn` takes by its path."""
-        return self.model.evaluate(root, progress)
 
     def forget(
         self, *names: str, for_good: bool = False, progress: Progress | None = None
@@ -290,12 +282,12 @@ class Classifier:
         steps.rename(self.folder, old, new, progress)
         self.refresh()
 
-    def undo(self, progress: Progress | None = None, expected: Parent | None = None) -> Version:
+    def undo(self, progress: Progress | None = None, expected: VersionRef | None = None) -> Version:
         """Go back to the version before the last step; the version undone.
 
         Args:
             progress: how to show that it waits
-            expected: a `head`, so that no other step than that is undone; default: whatever it is
+            expected: a `current`, so that no other step is undone; default: whatever it is
         """
         undone, _ = steps.undo(self.folder, progress, expected)
         self.refresh()
@@ -313,19 +305,31 @@ class Classifier:
 
         It is compared with the model, and not written if it computes something else.
         """
-        version = self.version
-        arrays = read_predicting(self.folder, version)
-        network = self._blank_method(version).graph(arrays)
-        return export(self.model, version, network, file, int8)
+        require_exportable(Path(file).expanduser())
+        self._require_taught()
 
-    def _current(self) -> tuple[Version, str]:
+        def load(version: Version) -> tuple[Predictor, Version, "ModelProto"]:
+            self._require_same(version)
+            with _saying_what_is_wrong(self.folder, version):
+                arrays, method = read_predicting(self.folder, version), self._blank_method(version)
+                return self._predictor(version, method, arrays), version, method.graph(arrays)
+
+        return export(*self.folder.read(load), file, int8)
+
+    def _built_on(self) -> tuple[Version, str]:
         """What the next step builds on, whoever made it, and the hash of its file."""
         if not self.folder.exists():
+            self.folder.require_claimable()
+            if self.version.number:
+                raise DafuseError(
+                    f"the model {self.folder.path} is gone: bring its folder back, or create a "
+                    "new model"
+                )
             return self._start, ""
-        head = self.folder.head()
-        version = self.folder.version(head)
+        current = self.folder.current()
+        version = self.folder.version(current)
         self._require_same(version)
-        return version, head.sha256
+        return version, current.sha256
 
     def _require_same(self, version: Version) -> None:
         """Another process may have taught the model, but not made another one of it."""

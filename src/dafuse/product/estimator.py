@@ -142,8 +142,9 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
             epochs=self.epochs,
             lr=self.lr,
         )
-        # what undo would need goes, so that many calls take no more room than one
-        classifier.folder.publish(replace(classifier.version, parent=None))
+        # what undo would need goes, and the history: many calls take no more room than one
+        version = classifier.version
+        classifier.folder.publish(replace(version, parent=None, history=version.history[-1:]))
         self._folder, self.classifier_ = folder, classifier
         self.classes_ = all_labels
         return self

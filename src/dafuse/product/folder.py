@@ -13,7 +13,7 @@ parents, does not count and is removed. No torch here: numpy reads the arrays.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from safetensors.numpy import load, save
 
 from dafuse.errors import DafuseError
 from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
-from dafuse.product.version import FORMAT, Parent, Version, from_json, require_format, to_json
+from dafuse.product.version import FORMAT, Version, VersionRef, from_json, require_format, to_json
 from dafuse.progress import Progress
 from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
 
@@ -37,11 +37,12 @@ OWN = {".lock", "objects", "versions"}  # what there may be before the first ver
 class ModelFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self.head_file = self.path / "model.json"
+        self.pointer_file = self.path / "model.json"
+        self._is_held = False  # by `changing`
 
     def exists(self) -> bool:
         """Whether there is a model, damaged or not."""
-        return self.head_file.exists()
+        return self.pointer_file.exists() or self._finished_first_step()
 
     def require(self) -> None:
         """One line that says what is wrong where there is no model."""
@@ -82,9 +83,14 @@ class ModelFolder:
         with locked(self.path / ".lock", busy):
             progress.goes_on()
             remove_leftovers(self.path)
-            if self.exists():
+            self._finish_first_step()
+            if self.pointer_file.exists():
                 self.remove_unreachable()  # what a step left that was killed at its very end
-            yield
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
 
     def read(self, make: Callable[[Version], Made]) -> Made:
         """Make something of the version that counts, without waiting for whoever changes it.
@@ -93,17 +99,17 @@ class ModelFolder:
         """
         self.require()
         for _ in range(ATTEMPTS):
-            head = self.head()
+            current = self.current()
             try:
-                return make(self.version(head))
+                return make(self.version(current))
             except FileNotFoundError:  # it was in the folder, and gone when it was looked at
                 continue
             except DafuseError:
-                if self.head() == head:  # else it was replaced, and perhaps removed, meanwhile
+                if self.current() == current:  # else another replaced it, and it may be gone
                     raise
         raise DafuseError(f"{self.path} is being changed all the time: try again later")
 
-    def head(self) -> Parent:
+    def current(self) -> VersionRef:
         """The version that counts."""
         return self._pointers()[0]
 
@@ -111,22 +117,22 @@ class ModelFolder:
         """The number of the first version that is kept; `undo` goes back no further."""
         return self._pointers()[1]
 
-    def _pointers(self) -> tuple[Parent, int]:
+    def _pointers(self) -> tuple[VersionRef, int]:
         try:
-            content = read_json(self.head_file)
+            content = read_json(self.pointer_file)
         except DafuseError as error:
             raise DafuseError(f"{error}; restore it from a copy of the model") from None
-        require_format(content, self.head_file)
+        require_format(content, self.pointer_file)
         try:
-            head = Parent(int(content["version"]), str(content["sha256"]))
-            return head, int(content.get("oldest", 1))
+            current = VersionRef(int(content["version"]), str(content["sha256"]))
+            return current, int(content.get("oldest", 1))
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise DafuseError(f"{self.head_file} is not of a dafuse model") from None
+            raise DafuseError(f"{self.pointer_file} is not of a dafuse model") from None
 
-    def head_if_any(self) -> Parent | None:
+    def current_if_any(self) -> VersionRef | None:
         """The version that counts; None where there is none that can be read."""
         try:
-            return self.head()
+            return self.current()
         except DafuseError:
             return None
 
@@ -135,24 +141,24 @@ class ModelFolder:
 
         Then all is read again.
         """
-        if self.version(self.head()) != version:
+        if self.version(self.current()) != version:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
-    def version(self, wanted: Parent) -> Version:
+    def version(self, wanted: VersionRef) -> Version:
         data = _checked(self.version_file(wanted.number), wanted.sha256)
         return from_json(json.loads(data), self.version_file(wanted.number))
 
     def history(self) -> list[Version]:
-        """From the first version that `undo` can reach to the one that counts."""
-        versions, damage = self.readable_history(self.version(self.head()))
+        """The versions from the first that `undo` can reach to the one that counts."""
+        versions, damage = self.readable_history(self.version(self.current()))
         if damage is not None:
             raise damage
         return versions
 
     def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
-        """As `history`, to this version and as far back as files are whole.
+        """The versions up to `last`, oldest first, as far back as their files are whole.
 
-        And what is wrong with the one before these, if anything.
+        Beside them, the damage that ended the walk, if any did.
         """
         versions, oldest = [last], self.oldest()
         while (parent := versions[0].parent) is not None and parent.number >= oldest:
@@ -162,10 +168,15 @@ class ModelFolder:
                 return versions, damage
         return versions, None
 
-    def require_whole(self, version: Version) -> None:
-        """Refuse a version by the name of the first of its objects that is damaged."""
-        for digest in sorted(version.objects):
+    def require_whole(self, version: Version, whole: set[str] | None = None) -> None:
+        """Refuse a version by the name of the first of its objects that is damaged.
+
+        Objects in ``whole`` are known to be whole; those that are found so now join it.
+        """
+        whole = set() if whole is None else whole
+        for digest in sorted(version.objects - whole):
             _checked(self.object_file(digest), digest)
+            whole.add(digest)
 
     def arrays(self, digest: str) -> Arrays:
         """The tensors of an object; a damaged one is refused by its name."""
@@ -194,27 +205,27 @@ class ModelFolder:
         file.parent.mkdir(exist_ok=True)
         text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
         write_atomically(file, text)
-        head = Parent(version.number, hashlib.sha256(text.encode()).hexdigest())
-        self.point_to(head, max(oldest, version.number - KEPT + 1))
+        current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
+        self.point_to(current, max(oldest, version.number - KEPT + 1))
 
-    def point_to(self, head: Parent, oldest: int = 1) -> None:
+    def point_to(self, current: VersionRef, oldest: int = 1) -> None:
         """The one step that changes what the model is; then what no longer counts is removed.
 
         What was deleted before stays so: the oldest version never becomes an older one.
         """
-        if self.exists():
-            oldest = min(head.number, max(oldest, self.oldest()))
+        if self.pointer_file.exists():
+            oldest = min(current.number, max(oldest, self.oldest()))
         content: dict[str, Any] = {
             "format": FORMAT,
-            "version": head.number,
-            "sha256": head.sha256,
+            "version": current.number,
+            "sha256": current.sha256,
             "oldest": oldest,
         }
-        write_json(self.head_file, content)
+        write_json(self.pointer_file, content)
         self.remove_unreachable()
 
     def numbers(self) -> list[int]:
-        """Of all versions whose files are there."""
+        """Numbers of all versions whose files are there."""
         return sorted(int(file.stem) for file in self.path.glob("versions/*.json"))
 
     def remove_unreachable(self) -> None:
@@ -240,11 +251,32 @@ class ModelFolder:
     def _has_versions(self) -> bool:
         return any(self.path.glob("versions/*.json"))
 
+    def _finished_first_step(self) -> bool:
+        """Whether a first step was killed when all but model.json was written; finish it if so.
+
+        Otherwise nobody could go on with the folder, nor begin anew.
+        """
+        if self._is_held or not self.version_file(1).exists():
+            return False
+        with suppress(OSError), locked(self.path / ".lock", lambda: None):
+            self._finish_first_step()
+        return self.pointer_file.exists()
+
+    def _finish_first_step(self) -> None:
+        """Point to a whole version 1 that nothing points to; the lock is held."""
+        first = self.version_file(1)
+        if self.pointer_file.exists() or self.numbers() != [1]:
+            return
+        with suppress(DafuseError, OSError, ValueError):
+            data = first.read_bytes()
+            self.require_whole(from_json(json.loads(data), first))
+            self.point_to(VersionRef(1, hashlib.sha256(data).hexdigest()))
+
     def _require_not_lost(self) -> None:
         """Else the next lesson would begin anew, and what is there would be removed."""
         if self._has_versions() and not self.exists():
             raise DafuseError(
-                f"{self.head_file} is missing, which says what counts of the versions that are "
+                f"{self.pointer_file} is missing, which says what counts of the versions that are "
                 "there: bring it back, or delete the folder to begin anew"
             )
 

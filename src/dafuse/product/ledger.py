@@ -177,8 +177,8 @@ def _roles(
             if digest:
                 role = _Role(what + kept, words, prefix)
                 roles[_name(folder, folder.object_file(digest))] = role
-        if version.seen:
-            name = _name(folder, folder.object_file(version.seen))
+        for digest in version.seen:
+            name = _name(folder, folder.object_file(digest))
             roles[name] = _Role(HASHES + kept, WORDS)
         for record in version.classes:
             name = _name(folder, folder.object_file(record.record))

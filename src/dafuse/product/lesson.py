@@ -6,27 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from dafuse.data.listed import Skipped, in_few_lines
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.dataset import Dataset
+from dafuse.data.listed import in_few_lines
 from dafuse.product.folder import ModelFolder, Objects
 from dafuse.product.lesson_report import LearnReport, make_report, nothing_new
-from dafuse.product.reading import Planned, Read, read, without_empty
-from dafuse.product.seen import Seen
+from dafuse.product.reading import Read, plan, read, without_empty
+from dafuse.product.seen import Seen, with_lesson
 from dafuse.product.sources import none_readable
 from dafuse.product.version import ClassRecord, Version, now
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode, Lesson, Teachable
+from dafuse.vit.extractor import Extractor
 
 
 def teach(
-    planned: Planned,
-    left_out: list[Skipped],
+    dataset: Dataset,
     method: Teachable,
     encode: Encode | None,
     version: Version,
     seen: Seen | None,
-    looks: Preprocessing,
-    threads: int,
+    eye: Extractor,
     options: dict[str, Any],
     progress: Progress,
 ) -> tuple[LearnReport, Lesson | None, Read]:
@@ -36,13 +35,14 @@ def teach(
     were taught before, there is no lesson, and the method stays as it is.
     """
     start = time.perf_counter()
-    for line in in_few_lines(left_out):
+    for line in in_few_lines(dataset.skipped):
         progress.say(line)
-    found = read(planned, version, seen, encode, looks, threads, progress)
+    planned = plan(version, dataset)
+    found = read(planned, version, seen, encode, eye.preprocessing, eye.threads, progress)
     taught = without_empty(planned, found)
     for line in in_few_lines(found.skipped):
         progress.say(line)
-    skipped = [str(one) for one in (*left_out, *found.skipped)]
+    skipped = [str(one) for one in (*dataset.skipped, *found.skipped)]
     if not found.rows:
         if len(found.unreadable) == len(planned.images):
             raise none_readable(found.skipped)
@@ -67,14 +67,15 @@ def teach(
 
 def remember(
     folder: ModelFolder, version: Version, seen: Seen | None, lesson: Lesson, found: Read
-) -> dict[str, str]:
-    """Keep the hashes of the pictures that were learned; what of the version changes by that."""
+) -> dict[str, Any]:
+    """Keep the hashes of the pictures that were learned; return what of the version changes."""
     if seen is None:
         return {}
     ids = [record.id for record in version.classes]
     ids += [version.next_id + number for number in range(len(lesson.names) - lesson.known)]
-    more = seen.and_those(found.digests, [ids[label] for label in lesson.labels_N])
-    return {"key": more.key, "seen": more.put(folder)}
+    class_ids = [ids[label] for label in lesson.labels_N]
+    objects = with_lesson(folder, version, seen, found.digests, class_ids)
+    return {"key": seen.key, "seen": objects}
 
 
 def next_version(
@@ -86,7 +87,7 @@ def next_version(
     objects: Objects,
     numbers: dict[str, float],
     options: dict[str, Any],
-    remembered: dict[str, str],
+    remembered: dict[str, Any],
 ) -> Version:
     """The version that the lesson made of this one, whose file has this hash."""
     when = now()

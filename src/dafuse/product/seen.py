@@ -20,6 +20,7 @@ from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Version
 from dafuse.taught.contract import Arrays
 
+MOST_OBJECTS = 32  # with hashes; beyond, those of all lessons are written as one
 HASH_BYTES = 8  # of a million pictures, a new one has the hash of another with a chance of 5e-14
 WORDS = {  # what the ledger says of the arrays
     "hashes/": "a hash of each picture's pixels, with the key that its name ends in: it tells "
@@ -53,11 +54,12 @@ class Hashes:
             return None
         return int(self.classes_N[place])
 
-    def joined(self, other: "Hashes") -> "Hashes":
-        """Both; what is in both keeps the class that it has here."""
-        together_N = np.concatenate([self.hashes_N, other.hashes_N])
-        hashes_N, first_N = np.unique(together_N, return_index=True)
-        return Hashes(hashes_N, np.concatenate([self.classes_N, other.classes_N])[first_N])
+    def joined(self, *others: "Hashes") -> "Hashes":
+        """All of them; what is in several keeps the class that it has in the first."""
+        hashes_N = np.concatenate([self.hashes_N, *(one.hashes_N for one in others)])
+        classes_N = np.concatenate([self.classes_N, *(one.classes_N for one in others)])
+        hashes_N, first_N = np.unique(hashes_N, return_index=True)
+        return Hashes(hashes_N, classes_N[first_N])
 
     def taken(self, chosen_N: np.ndarray) -> "Hashes":
         return Hashes(self.hashes_N[chosen_N], self.classes_N[chosen_N])
@@ -73,18 +75,12 @@ class Seen:
     @classmethod
     def of(cls, folder: ModelFolder, version: Version) -> "Seen":
         """Those of a version; a model of the old format, which has no key, gets one."""
-        arrays = folder.arrays(version.seen) if version.seen else {}
-        keys = [name.removeprefix("hashes/") for name in arrays if name.startswith("hashes/")]
-        found = {key: Hashes(arrays[f"hashes/{key}"], arrays[f"classes/{key}"]) for key in keys}
-        return cls(version.key or new_key(), found)
-
-    def put(self, folder: ModelFolder) -> str:
-        """Write them; the name of the object, "" for none."""
-        arrays: Arrays = {}
-        for key, one in self.by_key.items():
-            if len(one.hashes_N):
-                arrays |= {f"hashes/{key}": one.hashes_N, f"classes/{key}": one.classes_N}
-        return folder.put(arrays) if arrays else ""
+        parts = [_load(folder, digest) for digest in version.seen]
+        keys = list(dict.fromkeys(key for part in parts for key in part))
+        by_key = {
+            key: Hashes().joined(*(part[key] for part in parts if key in part)) for key in keys
+        }
+        return cls(version.key or new_key(), by_key)
 
     def class_of(self, digest: bytes) -> int | None:
         """The id of the class that a picture was taught as; None: it was not, as far as is known"""
@@ -93,20 +89,19 @@ class Seen:
                 return found
         return None
 
-    def and_those(self, digests: Sequence[bytes], class_ids: Sequence[int]) -> "Seen":
-        """With pictures that were taught now."""
-        hashes_N = np.array([_hash(self.key, digest) for digest in digests], np.uint64)
-        order_N = np.argsort(hashes_N, kind="stable")
-        new = Hashes(hashes_N[order_N], np.array(class_ids, np.int32)[order_N])
-        return Seen(self.key, {**self.by_key, self.key: self._hashes(self.key).joined(new)})
-
-    def only(self, class_ids: Collection[int]) -> "Seen":
-        """Without the pictures of all other classes."""
-        kept = np.array(sorted(class_ids), np.int32)
-        return Seen(
-            self.key,
-            {key: one.taken(np.isin(one.classes_N, kept)) for key, one in self.by_key.items()},
+    def shared_with(self, other: "Seen") -> int:
+        """How many pictures are known to be in both."""
+        return sum(
+            len(np.intersect1d(self.by_key[key].hashes_N, one.hashes_N))
+            for key, one in other.by_key.items()
+            if key in self.by_key
         )
+
+    def joined(self, other: "Seen") -> "Seen":
+        by_key = dict(self.by_key)
+        for key, one in other.by_key.items():
+            by_key[key] = by_key.get(key, Hashes()).joined(one)
+        return Seen(self.key, by_key)
 
     def renumbered(self, new_id: Callable[[int], int]) -> "Seen":
         """The same, where classes have other ids."""
@@ -120,16 +115,53 @@ class Seen:
             },
         )
 
-    def joined(self, other: "Seen") -> "tuple[Seen, int]":
-        """Those of two models, and how many pictures are known to be of both."""
-        by_key, both = dict(self.by_key), 0
-        for key, one in other.by_key.items():
-            both += len(np.intersect1d(self._hashes(key).hashes_N, one.hashes_N))
-            by_key[key] = self._hashes(key).joined(one)
-        return Seen(self.key, by_key), both
+    def put(self, folder: ModelFolder) -> list[str]:
+        """Write them; the name of the object, if there is anything to write."""
+        return _put(folder, self.by_key)
 
-    def _hashes(self, key: str) -> Hashes:
-        return self.by_key.get(key, Hashes())
+
+def with_lesson(
+    folder: ModelFolder,
+    version: Version,
+    seen: Seen,
+    digests: Sequence[bytes],
+    class_ids: Sequence[int],
+) -> list[str]:
+    """The objects with hashes when a lesson's pictures are remembered, too, in one of their own.
+
+    So versions share what earlier lessons brought.
+    """
+    hashes_N = np.array([_hash(seen.key, digest) for digest in digests], np.uint64)
+    order_N = np.argsort(hashes_N, kind="stable")
+    new = {seen.key: Hashes(hashes_N[order_N], np.array(class_ids, np.int32)[order_N])}
+    if len(version.seen) < MOST_OBJECTS:
+        return [*version.seen, *_put(folder, new)]
+    return seen.joined(Seen(seen.key, new)).put(folder)
+
+
+def with_classes(folder: ModelFolder, version: Version, class_ids: Collection[int]) -> list[str]:
+    """The objects with hashes when only the pictures of these classes are remembered."""
+    kept = np.array(sorted(class_ids), np.int32)
+    objects = []
+    for digest in version.seen:
+        part = _load(folder, digest)
+        left = {key: one.taken(np.isin(one.classes_N, kept)) for key, one in part.items()}
+        objects += _put(folder, left)
+    return objects
+
+
+def _load(folder: ModelFolder, digest: str) -> dict[str, Hashes]:
+    arrays = folder.arrays(digest)
+    keys = [name.removeprefix("hashes/") for name in arrays if name.startswith("hashes/")]
+    return {key: Hashes(arrays[f"hashes/{key}"], arrays[f"classes/{key}"]) for key in keys}
+
+
+def _put(folder: ModelFolder, by_key: dict[str, Hashes]) -> list[str]:
+    arrays: Arrays = {}
+    for key, one in by_key.items():
+        if len(one.hashes_N):
+            arrays |= {f"hashes/{key}": one.hashes_N, f"classes/{key}": one.classes_N}
+    return [folder.put(arrays)] if arrays else []
 
 
 def _hash(key: str, digest: bytes) -> np.uint64:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dafuse import __version__
 from dafuse.data.names import check_class_names, composed, same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder, put_arrays
-from dafuse.product.seen import Seen
-from dafuse.product.version import ClassRecord, Parent, Version, now
+from dafuse.product.seen import Seen, with_classes
+from dafuse.product.version import ClassRecord, Version, VersionRef, now
 from dafuse.progress import Progress
 from dafuse.taught.contract import Teachable
 from dafuse.taught.table import find_taught
@@ -35,41 +36,39 @@ def forget(
 ) -> Forgotten:
     """Remove classes with their records; for good, also from every older version and the history.
 
-    For good, every version that held one of them, or whose history names one, is deleted, and those
-    before it. The steps that came after stay in force: `undo` has nothing left to take back, rather
-    than too much.
+    For good, every older version is deleted, for each tells of them: `undo` then has nothing left
+    to take back, rather than too much. A class may be forgotten for good that is only in older
+    versions, or only named in the history.
     """
     folder.require()
     if not names:
         raise DafuseError("name the classes to forget")
     names = list(dict.fromkeys(map(composed, names)))
     with folder.changing(progress or Progress()):
-        head = folder.head()
-        version = folder.version(head)
-        history, damage = folder.readable_history(version) if for_good else ([version], None)
-        ids = _ids(history, names)
+        current = folder.current()
+        version = folder.version(current)
+        history = folder.readable_history(version)[0] if for_good else [version]
+        ids = _ids(history, names, _names_told(version) if for_good else set())
         rows = [row for row, record in enumerate(version.classes) if record.id not in ids]
         if not rows:
             raise DafuseError(
                 f"these are all classes of {folder.path}: delete the folder to forget everything"
             )
         changes: dict[str, Any] = {}
-        remains = find_taught(version.method, version.settings).remains
         if len(rows) < len(version.classes):
             changes = _without(folder, version, rows, open_method(version))
         shown = [FORGOTTEN] if for_good else names
         step = {"did": "forget", "when": now(), "classes": shown, "for_good": for_good}
-        after = version.next(step, head.sha256, **changes)
+        after = version.next(step, current.sha256, **changes)
         removed: list[int] = []
         if for_good:
-            called = _called(history, ids) | set(names)
-            told = [one.number for one in history if _tells(one, ids, called)]
-            oldest = after.number if damage is not None else max(told, default=0) + 1
+            called = _called(history, ids, names)
             after = replace(after, history=[_unnamed(one, called) for one in after.history])
-            removed = [number for number in folder.numbers() if number < oldest]
-            folder.publish(after, oldest)
+            removed = [number for number in folder.numbers() if number < after.number]
+            folder.publish(after, after.number)
         else:
             folder.publish(after)
+    remains = find_taught(version.method, version.settings).remains
     return Forgotten(names, for_good, removed, remains)
 
 
@@ -79,7 +78,6 @@ def _without(
     """What changes in a version that knows only the classes at these rows."""
     method.drop(rows)
     objects = put_arrays(folder, method.arrays(), len(rows))
-    seen = Seen.of(folder, version).only([version.classes[row].id for row in rows])
     return {
         "classes": [
             replace(version.classes[row], record=record)
@@ -87,29 +85,54 @@ def _without(
         ],
         "shared": objects.shared,
         "predict": objects.predict,
-        "seen": seen.put(folder),
+        "seen": with_classes(folder, version, [version.classes[row].id for row in rows]),
         "numbers": method.numbers(),
     }
 
 
-def _tells(version: Version, ids: set[int], names: set[str]) -> bool:
-    """Whether a version holds one of these classes, or its history names one."""
-    held = any(record.id in ids for record in version.classes)
-    return held or _unnamed(version.history, names) != version.history
+def _called(history: list[Version], ids: set[int], names: list[str]) -> set[str]:
+    """Every name that these classes ever had, as versions and renamings tell."""
+    called = {composed(one.name) for v in history for one in v.classes if one.id in ids}
+    called |= set(names)
+    for step in reversed(history[-1].history):
+        if step["did"] == "rename" and composed(step["new"]) in called:
+            called.add(composed(step["old"]))
+    return called
 
 
-def _called(history: list[Version], ids: set[int]) -> set[str]:
-    """Every name that these classes ever had."""
-    return {record.name for one in history for record in one.classes if record.id in ids}
+def _names_told(version: Version) -> set[str]:
+    """The names of all classes that the history tells of."""
+    told: set[str] = set()
+
+    def note(name: str) -> str:
+        told.add(composed(name))
+        return name
+
+    for step in version.history:
+        _with_names(step, note)
+    return told - {FORGOTTEN}
 
 
-def _unnamed(entry: Any, names: set[str]) -> Any:
-    """A piece of the history without these names."""
-    if isinstance(entry, dict):
-        return {key: _unnamed(value, names) for key, value in entry.items()}
-    if isinstance(entry, list):
-        return [_unnamed(value, names) for value in entry]
-    return FORGOTTEN if isinstance(entry, str) and composed(entry) in names else entry
+def _unnamed(step: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """A step of the history without these names."""
+    return _with_names(step, lambda name: FORGOTTEN if composed(name) in names else name)
+
+
+def _with_names(step: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """A step of the history with every name of a class changed."""
+
+    def changed(entries: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
+        return [{**one, **{key: change(one[key]) for key in keys}} for one in entries]
+
+    match step["did"]:
+        case "learn":
+            alike = changed(step.get("alike", []), "name", "other")
+            return {**step, "classes": changed(step["classes"], "name"), "alike": alike}
+        case "forget":
+            return {**step, "classes": [change(name) for name in step["classes"]]}
+        case "rename":
+            return {**step, "old": change(step["old"]), "new": change(step["new"])}
+    return step
 
 
 def trim(folder: ModelFolder, keep: int, progress: Progress | None = None) -> list[int]:
@@ -118,8 +141,8 @@ def trim(folder: ModelFolder, keep: int, progress: Progress | None = None) -> li
     if keep < 1:
         raise DafuseError(f"at least 1 version must be kept, not {keep}")
     with folder.changing(progress or Progress()):
-        head, before = folder.head(), folder.numbers()
-        folder.point_to(head, head.number - keep + 1)
+        current, before = folder.current(), folder.numbers()
+        folder.point_to(current, current.number - keep + 1)
         return sorted(set(before) - set(folder.numbers()))
 
 
@@ -127,8 +150,8 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
     folder.require()
     new = taught_name(new)
     with folder.changing(progress or Progress()):
-        head = folder.head()
-        version = folder.version(head)
+        current = folder.current()
+        version = folder.version(current)
         row = version.position(old)
         old, others = version.names[row], version.names[:row] + version.names[row + 1 :]
         if new == old:
@@ -138,11 +161,11 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
         classes = list(version.classes)
         classes[row] = replace(classes[row], name=new)
         step = {"did": "rename", "when": now(), "old": old, "new": new}
-        folder.publish(version.next(step, head.sha256, classes=classes))
+        folder.publish(version.next(step, current.sha256, classes=classes))
 
 
 def undo(
-    folder: ModelFolder, progress: Progress | None = None, expected: Parent | None = None
+    folder: ModelFolder, progress: Progress | None = None, expected: VersionRef | None = None
 ) -> tuple[Version, Version]:
     """Go back to the version before; what was undone is removed. The undone one, and this one.
 
@@ -151,21 +174,21 @@ def undo(
     expected, another one.
     """
     folder.require()
-    seen = expected or folder.head()
+    seen = expected or folder.current()
     with folder.changing(progress or Progress()):
-        head = folder.head()
-        if head != seen:
+        current = folder.current()
+        if current != seen:
             raise DafuseError(
-                f"{folder.path} was changed meanwhile, to version {head.number}: nothing was "
+                f"{folder.path} was changed meanwhile, to version {current.number}: nothing was "
                 "undone; see dafuse info, and undo again if that is to go"
             )
-        undone = folder.version(head)
+        undone = folder.version(current)
         parent, before = _before(folder, undone)
         folder.point_to(parent)
     return undone, before
 
 
-def _before(folder: ModelFolder, version: Version) -> tuple[Parent, Version]:
+def _before(folder: ModelFolder, version: Version) -> tuple[VersionRef, Version]:
     """The version before this one, with every file of it checked."""
     wanted = version.parent
     if wanted is None:
@@ -186,10 +209,11 @@ def _before(folder: ModelFolder, version: Version) -> tuple[Parent, Version]:
     return wanted, before
 
 
-def _ids(history: list[Version], names: list[str]) -> set[int]:
+def _ids(history: list[Version], names: list[str], told: set[str]) -> set[int]:
     """The classes of these names: those of today, and those that had the name and are gone.
 
-    A class that was called so once and is still here, by another name, stays.
+    A class that was called so once and is still here, by another name, stays. A name may also be
+    one that the history tells of, of a class that no version holds any more.
     """
     today = {record.id: composed(record.name) for record in history[-1].classes}
     called = [(composed(record.name), record.id) for one in history for record in one.classes]
@@ -197,7 +221,7 @@ def _ids(history: list[Version], names: list[str]) -> set[int]:
     for name in names:
         ever = {number for other, number in called if other == name}
         found = {number for number in ever if today.get(number, name) == name}
-        if not found:
+        if not found and name not in told:
             history[-1].position(name)  # says which there are
         ids |= found
     return ids
@@ -217,8 +241,8 @@ def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None)
     for folder, (version, other) in parts[1:]:
         numbers = _numbered(classes, version)
         method.merge(other, numbers)
-        seen, both = seen.joined(_seen(folder, version, numbers))
-        twice += both
+        more = _seen(folder, version, numbers)
+        seen, twice = seen.joined(more), twice + seen.shared_with(more)
         for record, number in zip(version.classes, numbers, strict=True):
             if number == len(classes):
                 classes.append(record)
@@ -231,14 +255,17 @@ def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None)
         "models": [folder.path.name for folder, _ in parts],
         "classes": len(classes),
         "twice": twice,  # images that are known to have been taught to several of them
-        "compared": len({version.key for _, (version, _) in parts}) == 1,  # by one key
+        "compared": _by_one_key(parts),
     }
     with out.changing(progress or Progress()):
+        if out.exists():  # another process was first
+            raise DafuseError(f"there is a model {out.path} by now: choose another path")
         objects = put_arrays(out, method.arrays(), len(classes))
         merged = replace(
             first,
             number=1,
             parent=None,
+            made_by=__version__,
             next_id=len(classes),
             classes=[
                 replace(record, id=number, record=digest)
@@ -285,6 +312,12 @@ def _seen(folder: ModelFolder, version: Version, numbers: Sequence[int]) -> Seen
     """The hashes of a model to be merged, with the ids that its classes have there."""
     ids = {record.id: number for record, number in zip(version.classes, numbers, strict=True)}
     return Seen.of(folder, version).renumbered(ids.__getitem__)
+
+
+def _by_one_key(parts: list[Part]) -> bool:
+    """Whether pictures that several of these models were taught can be told by their hashes."""
+    versions = [version for _, (version, _) in parts]
+    return len({version.key for version in versions}) == 1 and all(one.seen for one in versions)
 
 
 def _joined(one: ClassRecord, other: ClassRecord) -> ClassRecord:

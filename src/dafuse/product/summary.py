@@ -69,9 +69,10 @@ def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], 
     damaged = {}
     if cut is not None and history[0].parent is not None:
         damaged[history[0].parent.number] = f"{cut}; undo ends here"
+    whole: set[str] = set()  # objects that versions share are read once
     for version in history:
         try:
-            folder.require_whole(version)
+            folder.require_whole(version, whole)
         except DafuseError as damage:
             damaged[version.number] = str(damage)
     return history, damaged

@@ -42,7 +42,7 @@ class BackboneRecord:
 
 
 @dataclass(frozen=True)
-class Parent:
+class VersionRef:
     """Another version, by its number and the hash of its file."""
 
     number: int
@@ -52,7 +52,7 @@ class Parent:
 @dataclass(frozen=True)
 class Version:
     number: int
-    parent: Parent | None  # the version before, that `undo` goes back to
+    parent: VersionRef | None  # the version before, that `undo` goes back to
     made_by: str  # the version of dafuse
     backbone: BackboneRecord
     method: str
@@ -63,7 +63,7 @@ class Version:
     classes: list[ClassRecord]  # in the order of the class weights
     shared: str  # SHA-256 of the object with what is kept of all classes together; "" for nothing
     predict: str  # SHA-256 of the object that features are answered with
-    seen: str  # SHA-256 of the object with hashes of the pictures taught; "" for none
+    seen: list[str]  # SHA-256 of each object with hashes of pictures taught
     numbers: dict[str, float]  # of the method: temperature, threshold and the like
     history: list[dict[str, Any]]  # every step so far, this version's own last
 
@@ -78,14 +78,14 @@ class Version:
 
     @property
     def flip(self) -> bool:
-        """Whether the last lesson that trained was taught mirrored, too, as a first one is."""
-        return bool(self.step.get("flip", True))
+        """Whether the last lesson that trained used mirrored images, too; True before the first."""
+        return bool(next((one["flip"] for one in reversed(self.history) if "flip" in one), True))
 
     @property
     def objects(self) -> set[str]:
         """Every object this version needs."""
-        named = {self.shared, self.predict, self.seen, *(one.record for one in self.classes)}
-        return named - {""}
+        records = {one.record for one in self.classes}
+        return {self.shared, self.predict, *self.seen, *records} - {""}
 
     def position(self, name: str) -> int:
         """The number of a class, or one line that says there is none of that name."""
@@ -99,13 +99,9 @@ class Version:
         return names.index(composed(name))
 
     def next(self, step: dict[str, Any], sha256: str, **changes: Any) -> "Version":
-        """The version after this one, whose own file has this hash (version 0 has no file).
-
-        A step that is no lesson says, too, how the last lesson was taught.
-        """
+        """The version after this one, whose own file has this hash (version 0 has no file)."""
         number = self.number + 1
-        parent = Parent(self.number, sha256) if self.number else None
-        step = {"flip": self.flip, **step} if self.number else step
+        parent = VersionRef(self.number, sha256) if self.number else None
         history = [*self.history, {"version": number, **step}]
         changes = {"made_by": __version__, "history": history, **changes}
         return replace(self, number=number, parent=parent, **changes)
@@ -128,7 +124,7 @@ def blank(
         classes=[],
         shared="",
         predict="",
-        seen="",
+        seen=[],
         numbers={},
         history=[],
     )
@@ -146,7 +142,7 @@ def from_json(content: Any, file: object) -> Version:
         parent = content["parent"]
         known = {
             **{key: value for key, value in content.items() if key != "format"},
-            "parent": None if parent is None else Parent(**parent),
+            "parent": None if parent is None else VersionRef(**parent),
             "backbone": BackboneRecord(**content["backbone"]),
             "classes": [ClassRecord(**record) for record in content["classes"]],
         }
@@ -174,7 +170,7 @@ def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
         ],
         "shared": content["adapter"],
         "predict": content["classifier"],
-        "seen": "",
+        "seen": [],
         "numbers": {
             "tasks": float(content["tasks"]),
             "held_out": float(calibration["images"]),

@@ -22,7 +22,7 @@ from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Refusal
 from dafuse.product.server.uploads import Staged, Staging, check_name
 from dafuse.product.summary import describe
-from dafuse.product.version import Parent
+from dafuse.product.version import VersionRef
 from dafuse.progress import Bar, Progress
 from dafuse.taught.table import find_taught
 
@@ -101,7 +101,7 @@ class Job:
     number: int
     pictures: dict[str, int]  # of each class
     progress: LessonProgress
-    before: Parent | None  # what the model was at
+    before: VersionRef | None  # what the model was at
     stopped: bool = False  # the server ended while it was under way
     state: Literal["running", "done", "failed"] = "running"
     report: dict[str, Any] | None = None
@@ -147,8 +147,8 @@ class Lessons:
 
         The number alone comes again, when a step is undone and another follows.
         """
-        head = self.classifier.head
-        return None if head is None else f"{head.number}-{head.sha256[:12]}"
+        current = self.classifier.current
+        return None if current is None else f"{current.number}-{current.sha256[:12]}"
 
     def start(self, flip: bool | None = None) -> Job:
         """Learn what is staged; ``flip``: mirrored, too; None: as in the lesson before."""
@@ -164,7 +164,7 @@ class Lessons:
             raise Refusal(409, "no pictures wait to be learned: send some to /classes/NAME/images")
         number = 1 if self.job is None else self.job.number + 1
         counts = {name: len(pictures) for name, pictures in taken.items()}
-        self.job = Job(number, counts, LessonProgress(), self.classifier.folder.head_if_any())
+        self.job = Job(number, counts, LessonProgress(), self.classifier.folder.current_if_any())
         # a daemon, so that a lesson that hangs cannot keep the server from ending
         self._thread = Thread(
             target=self._learn, args=(self.job, taken, flip), daemon=True, name="learn"
@@ -175,14 +175,14 @@ class Lessons:
     def undo(self, version: str | None = None) -> dict[str, Any]:
         """Take back the last step, of this version if one is given; which one that was."""
         with self._alone("a step is being undone"):
-            expected = None if version is None else self._head_if(version)
+            expected = None if version is None else self._current_if(version)
             return self.classifier.undo(_Impatient(), expected).step
 
-    def _head_if(self, version: str) -> Parent | None:
+    def _current_if(self, version: str) -> VersionRef | None:
         """What the model is at, if that is this version: its name, or just its number."""
-        head, current = self.classifier.head, self.version
-        if head is None or version in (current, str(head.number)):
-            return head
+        current = self.classifier.current
+        if current is None or version in (self.version, str(current.number)):
+            return current
         last = f": {describe(self.classifier.version)}" if self.last_step else ""
         raise Refusal(
             409,
@@ -234,11 +234,11 @@ class Lessons:
         """After `stop`: what became of the lesson, and which pictures go; empty: neither."""
         said, waiting = [], sum(self.staging.counts.values())
         if self.job is not None and self.job.stopped:
-            state, head = self.job.state, self.classifier.folder.head_if_any()
+            state, current = self.job.state, self.classifier.folder.current_if_any()
             if state == "running":  # in a step that nobody waits for, with its pictures
                 waiting += sum(self.job.pictures.values())
-            now = f"at version {head.number}" if head else "not readable"
-            now = "as it was" if head == self.job.before else now
+            now = f"at version {current.number}" if current else "not readable"
+            now = "as it was" if current == self.job.before else now
             how = "finished" if state == "done" else "broken off"
             said.append(f"the lesson was {how}, the model is {now}")
         if waiting:
