@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dafuse.data.images import REDUCED_PIXELS
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.app import create_app
 from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
-from dafuse.product.server.uploads import KEPT_PIXELS, Staging, Upload
+from dafuse.product.server.uploads import Staging, Upload
 from dafuse.progress import Progress
 from dafuse.taught.table import METHODS, find_taught
 from product_models import QUICK, create, taught
@@ -490,9 +491,26 @@ def test_large_pictures_are_staged_smaller() -> None:
     staging.add("class", uploads, known=[])
     large, small = staging.take()["class"]
     assert small.shape == (8, 8, 3)
-    assert math.prod(large.shape[:2]) == pytest.approx(KEPT_PIXELS, rel=0.01)
+    assert math.prod(large.shape[:2]) == pytest.approx(REDUCED_PIXELS, rel=0.01)
     assert large.shape[1] / large.shape[0] == pytest.approx(4 / 3, rel=0.01)
     assert abs(large.astype(int) - [0, 0, 128]).max() <= 2
+
+
+def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) -> None:
+    """And the other way round: the page keeps large pictures reduced."""
+    photos = tmp_path / "photos"
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (photos / name).mkdir(parents=True)
+        noise = Image.fromarray(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8))
+        noise.resize((1200, 900)).save(photos / name / "photo.jpg")
+    classifier = create(tmp_path / "model")
+    with teachable(classifier) as served:
+        sent = {name: [(photos / name / "photo.jpg").read_bytes()] for name in ("a", "b")}
+        assert learned(served, sent)["state"] == "done"
+        report = classifier.learn(photos)
+        assert (report.again, report.classes, report.version) == (2, [], 1)
+        assert learned(served, {"a": sent["a"]})["report"]["again"] == 1
 
 
 def test_no_picture_is_ever_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dafuse.data.images import UnreadableImage, read_image
+from dafuse.data.images import UnreadableImage, read_image, reduced
 from dafuse.data.names import check_class_names, composed, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Limits, Memory, Refusal
@@ -30,9 +30,6 @@ PATIENCE = 60.0  # seconds that a body may take to arrive
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
 # what Pillow decodes in memory by itself; others call programs or write files to do it
 FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
-# A picture is kept no larger than this: networks look at 64 to 518 pixels a side, and a thousand
-# photographs as they come from a camera would take 36 GB.
-KEPT_PIXELS = 2**19
 
 Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
 
@@ -271,13 +268,6 @@ def _check_clashes(names: Sequence[str]) -> None:
 
 def _pixels(upload: Upload) -> np.ndarray:
     try:
-        pixels_HW3 = read_image(upload.data)
+        return reduced(read_image(upload.data))
     except UnreadableImage as error:
         raise Refusal(422, f"{upload.name} cannot be read: {error}") from None
-    height, width = pixels_HW3.shape[:2]
-    if height * width <= KEPT_PIXELS:
-        return pixels_HW3
-    scale = (KEPT_PIXELS / (height * width)) ** 0.5
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    image = Image.fromarray(pixels_HW3)
-    return np.array(image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0))
