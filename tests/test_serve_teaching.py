@@ -24,7 +24,7 @@ from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
 from dafuse.product.server.uploads import Staging, Upload
 from dafuse.progress import Progress
-from dafuse.taught.table import METHODS, find_taught
+from dafuse.taught.table import METHODS
 from product_models import QUICK, create, taught
 from served import (
     BEARER,
@@ -108,6 +108,26 @@ def test_flip_is_refused_where_the_method_does_not_train(tmp_path: Path) -> None
         assert learned(served, {})["state"] == "done"  # what waited is not lost
 
 
+def test_flip_is_offered_where_adapters_are_trained(tmp_path: Path) -> None:
+    """By its settings, not by its name alone, does lift train."""
+    with teachable(create(tmp_path / "model", tune="first")) as served:
+        assert served.get("/classes").json()["flip"] is True
+        refused = served.post("/learn?flip=false", headers=BEARER)
+        assert refused.status_code == 409
+        assert "no pictures wait" in said(refused)  # and nothing against flip
+
+
+TRAINS = {  # or may: it reads the images itself
+    "lift": False,
+    "simplecil": False,
+    "daf": True,
+    "ranpac": True,
+    "layup": True,
+    "klda": True,
+    "anacp": True,
+}
+
+
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_lesson_of_any_method(tmp_path: Path, method: str) -> None:
     settings = QUICK if method == "daf" else {"method": method}
@@ -118,7 +138,7 @@ def test_a_lesson_of_any_method(tmp_path: Path, method: str) -> None:
         assert [one["new"] for one in job["report"]["classes"]] == [False, True]
         knows = served.get("/classes").json()
         assert knows["classes"] == ["class 0", "class 1", "class 2"]
-        assert (knows["flip"] is not None) == find_taught(method).trains
+        assert knows["flip"] == (True if TRAINS[method] else None)
         asked = served.post("/predict?top=9", files=files(grey(1))).json()
         assert len(asked["predictions"][0]["top"]) == 3
 

@@ -129,7 +129,8 @@ class Lessons:
     def flip(self) -> bool | None:
         """Whether the next lesson is taught mirrored, too; None: the method does not train."""
         version = self.classifier.version
-        return version.flip if find_taught(version.method).trains else None
+        method = find_taught(version.method, version.settings)
+        return version.flip if method.trains else None
 
     @property
     def last_step(self) -> dict[str, Any] | None:
