@@ -5,9 +5,12 @@ import hmac
 import io
 import json
 import math
+import sys
 import tempfile
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -501,6 +504,20 @@ def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
     assert lessons.lost() == (
         "the lesson was finished, the model is at version 2; 2 pictures not yet learned are gone"
     )
+
+
+def test_pictures_can_be_staged_by_many_threads_at_once() -> None:
+    names = [f"class {number}" for number in range(1000)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet in the middle of things
+    try:
+        for staging in (Staging(1000), Staging(1000), Staging(1000)):
+            add = partial(staging.add, uploads=[Upload("small", grey(5), 64)], known=[])
+            with ThreadPoolExecutor(8) as pool:
+                assert list(pool.map(add, names)) == [1] * 1000
+            assert sorted(staging.counts) == sorted(names)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_large_pictures_are_staged_smaller() -> None:

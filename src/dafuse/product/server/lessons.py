@@ -201,8 +201,8 @@ class Lessons:
         new = check_name(new)
         with self._alone("a class is being renamed"):
             self._require_class(old)
-            self.classifier.rename(old, new, _Impatient())
-            self.staging.rename(old, new)
+            with self.staging.renaming(old, new):
+                self.classifier.rename(old, new, _Impatient())
 
     def export(self, int8: bool) -> tuple[ExitStack, Path]:
         """The model as an .onnx file, and what removes that file when it is closed."""

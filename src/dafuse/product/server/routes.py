@@ -142,7 +142,7 @@ async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> s
     responses=refused(401, 403, 404, 422),
 )
 async def unstage(name: str, lessons: Teaching) -> say.StagedCount:
-    lessons.staging.drop(name)
+    await asyncio.to_thread(lessons.staging.drop, name)  # it may wait for a class to be renamed
     return say.StagedCount(name=name, staged=0)
 
 

@@ -193,55 +193,66 @@ def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
 
 
 class Staging:
-    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned."""
+    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
+
+    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lock = Lock()
+        self._lock = Lock()  # held by whoever replaces what is staged
         self._staged: Staged = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        with self._lock:
-            return {name: len(pictures) for name, pictures in self._staged.items()}
+        return {name: len(pictures) for name, pictures in self._staged.items()}
 
     def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
-        """Decode these and put them to the class, all or none; how many it has now."""
+        """Decode these and stage them for the class, all or none; return how many it has now."""
         name = check_name(name)
-        self._require_place(len(uploads))
+        self._require_place(len(uploads))  # before anything is decoded
         pictures = [_pixels(upload) for upload in uploads]
         with self._lock:
             _check_clashes([*map(composed, known), *self._staged, name])
             self._require_place(len(uploads))
-            self._staged.setdefault(name, []).extend(pictures)
+            self._staged = _joined(self._staged, {name: pictures})
             return len(self._staged[name])
 
     def drop(self, name: str) -> int:
+        """Delete the pictures of a class; return how many there were."""
         name = composed(name)
         with self._lock:
             if name not in self._staged:
                 raise Refusal(404, f"no pictures of {name!r} wait to be learned")
-            return len(self._staged.pop(name))
+            left = dict(self._staged)
+            dropped = left.pop(name)
+            self._staged = left
+            return len(dropped)
 
-    def rename(self, old: str, new: str) -> None:
-        """Pictures that wait go with their class."""
+    @contextmanager
+    def renaming(self, old: str, new: str) -> Iterator[None]:
+        """Let the pictures of a class follow it, which the block renames.
+
+        Names that clash are refused before the block. Where the block raises, nothing is changed.
+        """
         old, new = composed(old), composed(new)
         with self._lock:
-            if old in self._staged:
-                self._staged.setdefault(new, []).extend(self._staged.pop(old))
+            others = dict(self._staged)
+            moved = {new: others.pop(old)} if old in others else {}
+            _check_clashes([*others, new])
+            yield
+            self._staged = _joined(others, moved)
 
     def take(self) -> Staged:
-        """All of them; they are no longer here."""
+        """Return all pictures; none stays here."""
         with self._lock:
-            taken, self._staged = self._staged, {}
+            taken, self._staged = dict(self._staged), {}
             return taken
 
     def put_back(self, taken: Staged) -> None:
-        """After a lesson that failed; what came meanwhile stays behind them."""
+        """Stage again what a lesson that failed had taken, before what came meanwhile."""
         with self._lock:
-            for name, pictures in self._staged.items():
-                taken.setdefault(name, []).extend(pictures)
-            self._staged = taken
+            self._staged = _joined(taken, self._staged)
 
     def _require_place(self, more: int) -> None:
         waiting = sum(len(pictures) for pictures in self._staged.values())
@@ -249,6 +260,11 @@ class Staging:
             raise Refusal(
                 413, f"{waiting} pictures wait to be learned, of at most {self._most}: learn first"
             )
+
+
+def _joined(first: Staged, then: Staged) -> Staged:
+    """The pictures of both, as a new dictionary of new lists."""
+    return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
 
 
 def check_name(name: str) -> str:
