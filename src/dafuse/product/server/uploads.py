@@ -123,6 +123,11 @@ class _Part:
         self.name: str | None = None  # of its file; None: a plain field, which is ignored
         self.data = bytearray()
 
+    def taken(self) -> bytes:
+        """The file, which is no longer here: two of each would be more than is counted."""
+        data, self.data = bytes(self.data), bytearray()
+        return data
+
 
 class _Form:
     """Collects the files of a form from what the parser calls."""
@@ -168,7 +173,7 @@ class _Form:
 
 def _checked(files: list[_Part], most_pixels: int) -> list[Upload]:
     return [
-        _upload(file.name or f"file {number}", bytes(file.data), most_pixels)
+        _upload(file.name or f"file {number}", file.taken(), most_pixels)
         for number, file in enumerate(files, start=1)
     ]
 
