@@ -154,7 +154,7 @@ def test_a_class_is_renamed_and_forgotten_and_brought_back(
         forget.click()
         dialog.get_by_role("checkbox", name="For good").check()
         expect(dialog.get_by_role("checkbox")).to_have_accessible_description(
-            re.compile("Undo cannot bring it back")
+            re.compile("all older versions of the model.* nothing left to take back")
         )
         dialog.get_by_role("button", name="Forget it").click()
         expect(status).to_have_text(f"Ärger & 1 is forgotten for good. But {TaughtLift.remains}.")

@@ -40,10 +40,10 @@ def main(arguments: list[str]) -> None:
     access, limits = _access(options), _limits(options)
     listening = listen(options.host, options.port)  # before the network is loaded, which takes time
     exported = is_exported(options.model)
-    predictor = open_model(options) if exported else open_or_create(options)
+    served = open_model(options) if exported else open_or_create(options)
     name = Path(options.model).expanduser().resolve().name
-    app = create_app(predictor, access, limits, learn=options.allow_learn, name=name)
-    _announce(options, access, listening, predictor.classes)
+    app = create_app(served, access, limits, learn=options.allow_learn, name=name)
+    _announce(options, access, listening, served.classes)
     if options.open:
         _open(_address(ANY.get(options.host, options.host), listening), access)
     config = uvicorn.Config(

@@ -165,7 +165,9 @@ class Undone(BaseModel):
 class Forgot(BaseModel):
     name: str
     for_good: bool
-    versions: list[int] = Field(description="older versions that were deleted with it")
+    versions: list[int] = Field(
+        description="all older versions, which were deleted; empty: not for good"
+    )
     remains: str = Field(description="what is left of the class, in words; empty: nothing")
     classes: list[str] = Field(description="that the model knows now")
 

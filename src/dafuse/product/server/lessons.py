@@ -191,7 +191,7 @@ class Lessons:
         )
 
     def forget(self, name: str, for_good: bool) -> "Forgotten":
-        """Remove a class; for good, also one that is only in older versions."""
+        """Remove a class; for good, with all older versions, also one that only these hold."""
         with self._alone("a class is being forgotten"):
             if not for_good:
                 self._require_class(name)

@@ -16,7 +16,7 @@ from dafuse import __version__
 from dafuse.data.images import UnreadableImage
 from dafuse.product.server import description as say
 from dafuse.product.server import metrics
-from dafuse.product.server.batching import Batcher, Predictor
+from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
 from dafuse.product.server.uploads import check_name, read_away, uploads
@@ -35,7 +35,7 @@ class Service:
     """What the routes share."""
 
     name: str  # of the model
-    predictor: Predictor
+    served: Served
     classifier: "Classifier | None"  # the same model; None: an exported file is served
     limits: Limits
     access: Access
@@ -102,14 +102,14 @@ async def predict(
     "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
 )
 async def classes(here: Here) -> say.Classes:
-    await asyncio.to_thread(here.predictor.follow)
+    await asyncio.to_thread(here.served.follow)
     limits, lessons = here.limits, here.lessons
     version = None if lessons is None else lessons.version  # before the step that it stands for
     last = None if lessons is None else await asyncio.to_thread(lambda: lessons.last_step)
     records = None if here.classifier is None else here.classifier.version.classes
     return say.Classes(
         model=here.name,
-        classes=here.predictor.classes if records is None else [one.name for one in records],
+        classes=here.served.classes if records is None else [one.name for one in records],
         records=None if records is None else [say.Record.of(one) for one in records],
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
@@ -130,9 +130,7 @@ async def classes(here: Here) -> say.Classes:
 async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.StagedCount:
     name = check_name(name)
     async with uploads(request, here.limits, here.memory) as pictures:
-        staged = await asyncio.to_thread(
-            lessons.staging.add, name, pictures, here.predictor.classes
-        )
+        staged = await asyncio.to_thread(lessons.staging.add, name, pictures, here.served.classes)
     return say.StagedCount(name=name, staged=staged)
 
 
@@ -189,8 +187,8 @@ async def forget(
     for_good: Annotated[
         bool,
         Query(
-            description="delete every version that holds the class, so that undo cannot bring it "
-            "back, and its name from the history"
+            description="also delete all older versions of the model, and the name of the class "
+            "from its history: undo cannot bring the class back, and has nothing left to take back"
         ),
     ] = False,
 ) -> say.Forgot:
@@ -280,7 +278,7 @@ def _pieces(made: ExitStack, path: Path) -> Iterator[bytes]:
 
 @for_all.get("/healthz", summary="Whether the server answers")
 async def health(here: Here) -> say.Health:
-    return say.Health(status="ok", classes=len(here.predictor.classes), version=__version__)
+    return say.Health(status="ok", classes=len(here.served.classes), version=__version__)
 
 
 @router.get(
