@@ -37,7 +37,7 @@ from dafuse.product.server.uploads import Staging
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
 Pictures are the files of a form (multipart/form-data); they are held in memory only.
-Everything that is refused is answered with a status from 400 and {"error": "a sentence"}."""
+A refused request gets a status of 400 or more and {"error": "a sentence"}."""
 
 
 def create_app(
@@ -48,13 +48,14 @@ def create_app(
     learn: bool = False,
     name: str = "",
 ) -> FastAPI:
-    """
+    """Build the server of a model.
+
     Args:
-        served: what answers: a classifier, an exported model
+        served: what answers: a classifier, or an exported model
         access: the token, and what needs it
         limits: how much is too much
-        learn: who has the token may teach and change the classifier
-        name: of the model; default: that of its folder
+        learn: whether those who have the token may teach and change the classifier
+        name: the model's name; default: that of its folder
     """
     access, limits, metrics = access or Access(), limits or Limits(), Metrics()
     classifier = served if isinstance(served, Classifier) else None
@@ -79,7 +80,7 @@ def create_app(
         title="dafuse",
         version=__version__,
         description=ABOUT,
-        docs_url=None,  # FastAPI's own pages are loaded from elsewhere
+        docs_url=None,  # FastAPI's own pages need scripts from the network
         redoc_url=None,
         lifespan=lifespan,
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PIECE = 2**18  # bytes of a file that are sent at once
 BEARER = HTTPBearer(scheme_name="token", auto_error=False)
 router = APIRouter()  # beyond this machine, all of it needs the token
-for_all = APIRouter()
+for_all = APIRouter()  # none of it ever needs the token
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ Given = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
 
 
 async def bearing(here: Here, given: Given) -> None:
-    """For whoever bears the token. What depends on this says so in the description, too."""
+    """Refuse whoever does not bear the token. What depends on this is described so, too."""
     here.access.require(given.credentials if given else None)
 
 
 async def teaching(here: Here, given: Given) -> Lessons:
-    """For whoever may teach it."""
+    """The lessons, for those who may teach; refuse all others."""
     if here.lessons is None:
         raise Refusal(403, "this server cannot be taught: start it with --allow-learn")
     await bearing(here, given)
@@ -156,7 +156,7 @@ async def learn(
     flip: Annotated[
         bool | None,
         Query(
-            description="whether pictures are learned mirrored, too, which makes more of few; "
+            description="whether mirrored pictures are learned, too, which helps with few; "
             "false for letters, signs, left and right hands and the like; default: as in the "
             "model's last lesson, in a first one true; refused where the method does not train"
         ),
@@ -224,8 +224,8 @@ async def undo(
     version: Annotated[
         str | None,
         Query(
-            description="that the model must be at, else nothing is undone: the version of "
-            "/classes, or its number; default: whatever the last step is"
+            description="the version that the model must be at, or nothing is undone: as "
+            "/classes tells it, or its number; default: whatever the last step is"
         ),
     ] = None,
 ) -> say.Undone:

@@ -1,7 +1,7 @@
-"""Pictures that arrive: held in memory only, refused before they are decoded, staged by class.
+"""Pictures that arrive: held in memory only, checked before they are decoded, staged by class.
 
-The multipart parser is python-multipart's. Starlette's own reading of forms would put what is
-larger than a megabyte into temporary files.
+The multipart parser is python-multipart's, because Starlette's own reading of forms writes files
+of more than a megabyte to the disk.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Upload:
 
 @asynccontextmanager
 async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[list[Upload]]:
-    """The pictures of a multipart request, while the block lasts; refuses what is too much."""
+    """The pictures of a multipart request, held while the block lasts; refuse too much."""
     with memory.share() as take:
         try:
             async with asyncio.timeout(PATIENCE):
@@ -60,7 +60,7 @@ async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIter
 async def _chunks(
     request: Request, limits: Limits, take: Callable[[int], None]
 ) -> AsyncIterator[bytes]:
-    """The body, if it is not too large: by what it says of itself, and by what comes."""
+    """The body, piece by piece; refuse one that is too large, by its header or as it comes."""
     too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
     length = 0
     if _declared(request) > limits.body:
@@ -119,18 +119,20 @@ def _well_formed() -> Iterator[None]:
 
 
 class _Part:
+    """A field of a form."""
+
     def __init__(self) -> None:
-        self.name: str | None = None  # of its file; None: a plain field, which is ignored
+        self.name: str | None = None  # that of its file; None: it has none and is ignored
         self.data = bytearray()
 
     def taken(self) -> bytes:
-        """The file, which is no longer here: two of each would be more than is counted."""
+        """Hand the file over and let go of it: it is held once, as it is counted."""
         data, self.data = bytes(self.data), bytearray()
         return data
 
 
 class _Form:
-    """Collects the files of a form from what the parser calls."""
+    """The files of a form, collected by what the parser calls."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -273,7 +275,7 @@ def _joined(first: Staged, then: Staged) -> Staged:
 
 
 def check_name(name: str) -> str:
-    """The name as the model keeps it."""
+    """Return the name as the model keeps it; refuse one that no class can have."""
     try:
         return taught_name(name)
     except DafuseError as error:

@@ -39,7 +39,7 @@ export async function ask(files) {
       render();
     }
     const all = `${count(now.length, "picture", "pictures")} answered.`;
-    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // it is there to be seen
+    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // not shown: the answers are
   } catch (error) {
     say(status, now.length ? `${now.length} answered, then: ${error.message}` : error.message, "error");
   }
