@@ -14,9 +14,11 @@ from dafuse.data.arrays import arrays, arrays_file
 from dafuse.data.formats import readable_suffixes
 from dafuse.data.images import (
     NO_PIXELS,
+    REDUCED_PIXELS,
     UnreadableImage,
     decode_all,
     read_image,
+    reduced,
 )
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, Progress
@@ -47,6 +49,26 @@ def test_grayscale_and_bilevel_become_three_equal_channels(tmp_path: Path) -> No
     np.testing.assert_array_equal(image, np.repeat(gray[..., None], 3, axis=2))
     bits = read_image(save(Image.new("1", (3, 2), 1), tmp_path / "b.png"))
     np.testing.assert_array_equal(bits, np.full((2, 3, 3), 255))
+
+
+@pytest.mark.parametrize(
+    ("size", "smaller"),
+    [
+        ((3000, 4000), (627, 836)),
+        ((900, 1200), (627, 836)),
+        ((4000, 3000), (836, 627)),
+        ((725, 724), (724, 724)),
+        ((100, 8000), (81, 6472)),  # 6476, the nearest, would be reduced once more
+        ((1, 600_000), (1, 524_288)),
+    ],
+)
+def test_a_reduced_picture_is_not_reduced_again(
+    size: tuple[int, int], smaller: tuple[int, int]
+) -> None:
+    once = reduced(noise(*size))
+    assert once.shape == (*smaller, 3)
+    assert once.shape[0] * once.shape[1] <= REDUCED_PIXELS
+    assert reduced(once) is once
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dafuse.data.images import reduced
 from dafuse.product.classifier import Classifier
 from dafuse.product.seen import MOST_OBJECTS, Seen, digest_of, new_key, with_lesson
 from product_models import create, files, pictures, taught, write_folders
@@ -28,6 +29,12 @@ def test_a_digest_is_of_the_pixels_and_their_shape() -> None:
     other = pixels.copy()
     other[3, 5, 2] ^= 1
     assert digest_of(pixels) != digest_of(other)
+
+
+def test_a_large_picture_has_the_digest_of_what_it_is_reduced_to() -> None:
+    large = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), np.uint8)
+    assert digest_of(large) == digest_of(large.copy(order="F")) == digest_of(reduced(large))
+    assert digest_of(large) != digest_of(255 - large)
 
 
 def test_hashes_are_found_by_their_key_alone(tmp_path: Path) -> None:

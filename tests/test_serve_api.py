@@ -1,9 +1,11 @@
 """The server's API behind a real socket: what it does, what it refuses, and what it never does."""
 
+import asyncio
 import re
 import socket
 import struct
 import threading
+import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +15,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.requests import Request
 
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import Prediction
 from dafuse.product.server import uploads
 from dafuse.product.server.app import create_app
-from dafuse.product.server.security import Access, Limits
+from dafuse.product.server.security import Access, Limits, Memory
 from product_models import pictures, taught
 from served import BEARER, TOKEN, client, files, grey, png, said, wait_for
 
@@ -448,6 +451,34 @@ def test_uploads_together_have_a_limit_of_memory(greys: Greys) -> None:
         assert [future.result() for future in held] == [200] * 8
         assert ask() == 200
         assert "dafuse_upload_bytes 0" in asked.get("/metrics").text
+
+
+def test_an_upload_is_in_memory_once() -> None:
+    """Else twice as much is held as is counted."""
+    rng = np.random.default_rng(0)
+    contents = [png(rng.integers(0, 256, (800, 800, 3), dtype=np.uint8)) for _ in range(4)]
+    asked = httpx.Request("POST", "http://localhost/predict", files=files(*contents))
+    body, chunk = asked.read(), 2**16
+    starts = iter(range(0, len(body), chunk))
+
+    async def receive() -> dict[str, Any]:
+        start = next(starts)
+        end = start + chunk
+        return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
+
+    headers = [(name.lower(), value) for name, value in asked.headers.raw]
+    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+
+    async def held() -> int:
+        async with uploads.uploads(request, Limits(), Memory(2**30)) as pictures:
+            assert [picture.data for picture in pictures] == contents
+            return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        assert asyncio.run(held()) < 1.3 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 def test_beyond_this_machine_everything_but_page_and_health_needs_the_token(greys: Greys) -> None:

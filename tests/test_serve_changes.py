@@ -117,6 +117,32 @@ def test_rename_takes_waiting_pictures_along(served: httpx.Client) -> None:
     assert served.get("/classes").json()["records"][1]["images"] == 5
 
 
+def test_a_name_that_only_case_tells_from_waiting_pictures_is_refused(
+    served: httpx.Client, classifier: Classifier
+) -> None:
+    """Neither the model nor what waits is changed: no lesson would take both names."""
+    for name in ("class 1", "dog"):
+        served.post(f"/classes/{name}/images", files=files(grey(1)), headers=BEARER)
+    as_added = said(served.post("/classes/Dog/images", files=files(grey(1)), headers=BEARER))
+    for name in ("class 1", "class 0"):  # with and without pictures that wait
+        refused = rename(served, name, "Dog")
+        assert (refused.status_code, said(refused)) == (422, as_added)
+        assert known(served) == ["class 0", "class 1", "class 2"]
+        assert served.get("/classes").json()["staged"] == {"class 1": 1, "dog": 1}
+    assert classifier.version.number == 2
+    assert rename(served, "class 1", "dog").status_code == 200  # the same name: they are joined
+    assert served.get("/classes").json()["staged"] == {"dog": 2}
+    assert learned(served, {})["state"] == "done"
+
+
+def test_a_rename_that_the_model_refuses_moves_no_waiting_pictures(served: httpx.Client) -> None:
+    served.post("/classes/class 1/images", files=files(grey(1)), headers=BEARER)
+    assert rename(served, "class 1", "class 2").status_code == 409
+    assert served.get("/classes").json()["staged"] == {"class 1": 1}
+    assert rename(served, "class 1", "CLASS 1").status_code == 200
+    assert served.get("/classes").json()["staged"] == {"CLASS 1": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "to", "status", "sentence"),
     [

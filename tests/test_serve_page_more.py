@@ -7,6 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pytest
 
 import served_page
 from dafuse.product.classifier import Classifier
@@ -60,6 +61,39 @@ def test_many_pictures_are_summed_up_and_filtered(
         page.get_by_role("button", name="Clear all").click()
         expect(cards).to_have_count(0)
         expect(table).to_be_hidden()
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_lists_asked_at_the_same_time_keep_their_answers(
+    browser: "playwright.Browser",
+    model: Classifier,
+    pictures: dict[str, list[Path]],
+    cleared: bool,
+) -> None:
+    expect = playwright.expect
+    asked: list[playwright.Route] = []
+
+    def hold_the_second(route: "playwright.Route") -> None:
+        asked.append(route)
+        if len(asked) != 2:
+            route.continue_()
+
+    with opened(browser, model, teachable=False) as page:
+        page.route("**/predict*", hold_the_second)
+        shown = page.locator(".answer img")
+        page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two are held
+        expect(shown).to_have_count(4)
+        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
+        expect(shown).to_have_count(5)
+        expected = [pictures["A"][0], *pictures["X"]]  # the newest list first
+        if cleared:
+            page.get_by_role("button", name="Clear all").click()
+            expect(shown).to_have_count(0)
+            expected = pictures["X"][4:]
+        asked[1].continue_()
+        expect(shown).to_have_count(len(expected))
+        names = shown.evaluate_all("images => images.map((image) => image.alt)")
+        assert names == [file.name for file in expected]
 
 
 def test_unknown_pictures_can_be_singled_out(
@@ -120,7 +154,7 @@ def test_a_class_is_renamed_and_forgotten_and_brought_back(
         forget.click()
         dialog.get_by_role("checkbox", name="For good").check()
         expect(dialog.get_by_role("checkbox")).to_have_accessible_description(
-            re.compile("Undo cannot bring it back")
+            re.compile("all older versions of the model.* nothing left to take back")
         )
         dialog.get_by_role("button", name="Forget it").click()
         expect(status).to_have_text(f"Ärger & 1 is forgotten for good. But {TaughtLift.remains}.")

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
-from dafuse.commands.serve import _listen
+from dafuse.commands.serve import listen
 from product_models import create, pictures
 from served import BEARER, TOKEN, files, learned, lesson, png, wait_for
 
@@ -205,7 +205,7 @@ def test_where_there_is_no_browser_it_says_so(model: Path, tmp_path: Path) -> No
 def test_small_answers_are_not_held_back() -> None:
     """By Nagle's algorithm, which costs a connection that stays open 40 ms for each answer."""
     with (
-        _listen("127.0.0.1", 0) as listening,
+        listen("127.0.0.1", 0) as listening,
         socket.create_connection(listening.getsockname()),
         listening.accept()[0] as accepted,
     ):
@@ -217,6 +217,7 @@ def test_small_answers_are_not_held_back() -> None:
     [
         (["nowhere"], "there is no model nowhere"),
         (["nowhere.onnx"], "there is no file nowhere.onnx"),
+        (["nowhere", "--allow-learn", "--method", "lfit"], "did you mean lift?"),
         (["nowhere.onnx", "--allow-learn"], "learns no more"),
         (["nowhere.onnx", "--device", "cuda"], "runs on the cpu"),
         ([".", "--allow-learn"], "is no model and not empty"),
@@ -261,4 +262,4 @@ def test_a_missing_extra_is_named(model: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "dafuse: serving needs fastapi: pip install 'dafuse[serve]'\n"
+    assert done.stderr == "dafuse: serve needs fastapi: pip install 'dafuse[serve]'\n"

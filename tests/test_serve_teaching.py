@@ -5,9 +5,12 @@ import hmac
 import io
 import json
 import math
+import sys
 import tempfile
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +20,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dafuse.data.images import REDUCED_PIXELS
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.app import create_app
 from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
-from dafuse.product.server.uploads import KEPT_PIXELS, Staging, Upload
+from dafuse.product.server.uploads import Staging, Upload
 from dafuse.progress import Progress
-from dafuse.taught.table import METHODS, find_taught
+from dafuse.taught.table import METHODS
 from product_models import QUICK, create, taught
 from served import (
     BEARER,
@@ -107,6 +111,26 @@ def test_flip_is_refused_where_the_method_does_not_train(tmp_path: Path) -> None
         assert learned(served, {})["state"] == "done"  # what waited is not lost
 
 
+def test_flip_is_offered_where_adapters_are_trained(tmp_path: Path) -> None:
+    """By its settings, not by its name alone, does lift train."""
+    with teachable(create(tmp_path / "model", tune="first")) as served:
+        assert served.get("/classes").json()["flip"] is True
+        refused = served.post("/learn?flip=false", headers=BEARER)
+        assert refused.status_code == 409
+        assert "no pictures wait" in said(refused)  # and nothing against flip
+
+
+TRAINS = {  # or may: it reads the images itself
+    "lift": False,
+    "simplecil": False,
+    "daf": True,
+    "ranpac": True,
+    "layup": True,
+    "klda": True,
+    "anacp": True,
+}
+
+
 @pytest.mark.parametrize("method", list(METHODS))
 def test_a_lesson_of_any_method(tmp_path: Path, method: str) -> None:
     settings = QUICK if method == "daf" else {"method": method}
@@ -117,7 +141,7 @@ def test_a_lesson_of_any_method(tmp_path: Path, method: str) -> None:
         assert [one["new"] for one in job["report"]["classes"]] == [False, True]
         knows = served.get("/classes").json()
         assert knows["classes"] == ["class 0", "class 1", "class 2"]
-        assert (knows["flip"] is not None) == find_taught(method).trains
+        assert knows["flip"] == (True if TRAINS[method] else None)
         asked = served.post("/predict?top=9", files=files(grey(1))).json()
         assert len(asked["predictions"][0]["top"]) == 3
 
@@ -482,6 +506,20 @@ def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
     )
 
 
+def test_pictures_can_be_staged_by_many_threads_at_once() -> None:
+    names = [f"class {number}" for number in range(1000)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet in the middle of things
+    try:
+        for staging in (Staging(1000), Staging(1000), Staging(1000)):
+            add = partial(staging.add, uploads=[Upload("small", grey(5), 64)], known=[])
+            with ThreadPoolExecutor(8) as pool:
+                assert list(pool.map(add, names)) == [1] * 1000
+            assert sorted(staging.counts) == sorted(names)
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_large_pictures_are_staged_smaller() -> None:
     file = io.BytesIO()
     Image.new("RGB", (4000, 3000), "navy").save(file, "JPEG")
@@ -490,9 +528,26 @@ def test_large_pictures_are_staged_smaller() -> None:
     staging.add("class", uploads, known=[])
     large, small = staging.take()["class"]
     assert small.shape == (8, 8, 3)
-    assert math.prod(large.shape[:2]) == pytest.approx(KEPT_PIXELS, rel=0.01)
+    assert math.prod(large.shape[:2]) == pytest.approx(REDUCED_PIXELS, rel=0.01)
     assert large.shape[1] / large.shape[0] == pytest.approx(4 / 3, rel=0.01)
     assert abs(large.astype(int) - [0, 0, 128]).max() <= 2
+
+
+def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) -> None:
+    """And the other way round: the page keeps large pictures reduced."""
+    photos = tmp_path / "photos"
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (photos / name).mkdir(parents=True)
+        noise = Image.fromarray(rng.integers(0, 256, (90, 120, 3), dtype=np.uint8))
+        noise.resize((1200, 900)).save(photos / name / "photo.jpg")
+    classifier = create(tmp_path / "model")
+    with teachable(classifier) as served:
+        sent = {name: [(photos / name / "photo.jpg").read_bytes()] for name in ("a", "b")}
+        assert learned(served, sent)["state"] == "done"
+        report = classifier.learn(photos)
+        assert (report.again, report.classes, report.version) == (2, [], 1)
+        assert learned(served, {"a": sent["a"]})["report"]["again"] == 1
 
 
 def test_no_picture_is_ever_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,22 +33,17 @@ ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, an
 def main(arguments: list[str]) -> None:
     options = _parse(arguments)
     _require_servable(options)
-    try:
-        import uvicorn
+    import uvicorn
 
-        from dafuse.product.server.app import create_app
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "dafuse":
-            raise
-        raise DafuseError(f"serving needs {missing}: pip install 'dafuse[serve]'") from None
+    from dafuse.product.server.app import create_app
+
     access, limits = _access(options), _limits(options)
-    listening = _listen(options.host, options.port)
+    listening = listen(options.host, options.port)  # before the network is loaded, which takes time
     exported = is_exported(options.model)
-    predictor = open_model(options) if exported else open_or_create(options)
+    served = open_model(options) if exported else open_or_create(options)
     name = Path(options.model).expanduser().resolve().name
-    app = create_app(predictor, access, limits, learn=options.allow_learn, name=name)
-    _announce(options, access, listening, predictor.classes)
+    app = create_app(served, access, limits, learn=options.allow_learn, name=name)
+    _announce(options, access, listening, served.classes)
     if options.open:
         _open(_address(ANY.get(options.host, options.host), listening), access)
     config = uvicorn.Config(
@@ -97,7 +92,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
     parser.add_argument(
-        "--method", choices=list(METHODS), help=f"of a new model (default: {DEFAULT})"
+        "--method",
+        metavar="NAME",
+        help=f"of a new model (default: {DEFAULT}): {', '.join(METHODS)}",
     )
     parser.add_argument("--max-body-mb", type=float, help="megabytes of a request (32)")
     parser.add_argument("--max-files", type=int, help="pictures in a request (64)")
@@ -152,8 +149,8 @@ def _limits(options: argparse.Namespace) -> "Limits":
     return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Before the network is loaded, so that a port in use is known at once."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at this address and holds no small answer back."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=512)
@@ -162,7 +159,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise DafuseError(
             f"cannot listen at {host}, port {port}: {reason}; choose another with --port"
         ) from None
-    # inherited by what it accepts: else answers on a connection that stays open wait 40 ms
+    # for all connections it accepts: else answers on one that stays open wait 40 ms
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

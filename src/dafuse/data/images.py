@@ -1,4 +1,7 @@
-"""One image file to pixels, whatever kind of image it is; and many of them, in parallel."""
+"""One image file to pixels, whatever kind of image it is; and many of them, in parallel.
+
+A large picture can be reduced, for what holds many or tells them apart.
+"""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -17,6 +20,10 @@ from dafuse.data.formats import load_plugins, why_unknown
 from dafuse.progress import Progress
 
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
+# A reduced picture has at most so many: networks look at 64 to 518 pixels a side, and a thousand
+# photographs as they come from a camera would take 36 GB. With another number here, models would
+# no longer recognise the large pictures that they were taught (`product.seen`).
+REDUCED_PIXELS = 2**19
 
 
 class UnreadableImage(Exception):
@@ -87,6 +94,23 @@ def to_rgb(image: Image.Image) -> np.ndarray:
         white = Image.new("RGBA", image.size, "white")
         return np.array(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
     return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def reduced(pixels_HW3: np.ndarray) -> np.ndarray:
+    """The picture in at most `REDUCED_PIXELS` pixels; one that has no more, as it is.
+
+    What is reduced is not changed by being reduced again.
+    """
+    height, width = pixels_HW3.shape[:2]
+    if height * width <= REDUCED_PIXELS:
+        return pixels_HW3
+    scale = (REDUCED_PIXELS / (height * width)) ** 0.5
+    height, width = max(1, round(height * scale)), max(1, round(width * scale))
+    if height * width > REDUCED_PIXELS:  # both were rounded up; the longer side gives way
+        shorter = min(height, width)
+        height, width = (min(side, REDUCED_PIXELS // shorter) for side in (height, width))
+    image = Image.fromarray(pixels_HW3)
+    return np.array(image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0))
 
 
 def _to_8_bits(values_HW: np.ndarray, floating: bool) -> np.ndarray:

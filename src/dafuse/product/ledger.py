@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from dafuse.data.images import REDUCED_PIXELS
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.seen import HASH_BYTES, WORDS
@@ -106,8 +107,9 @@ class Ledger:
         return [
             f"Beside that, {HASH_BYTES} bytes for each picture, a hash of its pixels with a key of "
             f"this model: {sum(hashes):,} of them, {sum(entry.bytes for entry in found):,} bytes.",
-            "Who has this folder and a picture can tell whether those very pixels were taught, and",
-            "as which class; a picture that was saved again, cropped or made smaller is not known.",
+            "Who has this folder and a picture can tell whether that very picture was taught, and",
+            "as which class; one that was saved again, cropped or made smaller is not known. A",
+            f"picture of more than {REDUCED_PIXELS:,} pixels is compared as reduced to so many.",
             "How a picture looks cannot be told. Lessons with --no-recognise leave no hashes.",
         ]
 

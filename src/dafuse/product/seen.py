@@ -1,9 +1,14 @@
 """Pictures taught before, recognised by short hashes of their pixels. No torch here.
 
-The pixels of a picture, as it was decoded, give a digest, and the digest with a random key of the
-model a hash of 8 bytes. Hashes and the classes they were taught as are kept; digests are not. Who
-has the model's folder and a picture can tell whether those very pixels were taught. Pictures that
-were saved again, cropped or made smaller have other hashes, and no picture follows from a hash.
+The decoded pixels of a picture give a digest, and the digest with a random key of the model a hash
+of 8 bytes. Hashes and the classes they were taught as are kept; digests are not. Large pictures are
+reduced first (`data.images.reduced`), as the server reduces what it is sent, so that a photograph
+is known again whichever way it comes.
+
+Who has the model's folder and a picture can tell whether that picture was taught. One that was
+saved again, cropped or made smaller by another program has another hash. So may a JPEG that another
+version of Pillow or of its decoder reads, or reduces: it is then taught as a new picture. No
+picture follows from a hash.
 
 A merged model has the hashes of all its parts, each with the key they were made with: hashes of
 different keys cannot be compared, but a picture that comes again is looked for under every key.
@@ -16,6 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dafuse.data.images import reduced
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Version
 from dafuse.taught.contract import Arrays
@@ -30,8 +36,9 @@ WORDS = {  # what the ledger says of the arrays
 
 
 def digest_of(pixels_HW3: np.ndarray) -> bytes:
-    """The same for the same pixels alone."""
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels_HW3).data, digest_size=32)
+    """A digest of a picture, reduced if it is large: equal for equal pixels and shapes alone."""
+    pixels_HW3 = np.ascontiguousarray(reduced(pixels_HW3))
+    digest = hashlib.blake2b(pixels_HW3.data, digest_size=32)
     digest.update(repr(pixels_HW3.shape).encode())
     return digest.digest()
 

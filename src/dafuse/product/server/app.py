@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from dafuse import __version__
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.server.batching import Batcher, Predictor
+from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.description import docs_page
 from dafuse.product.server.lessons import Lessons, without_path
 from dafuse.product.server.metrics import Metrics
@@ -37,36 +37,37 @@ from dafuse.product.server.uploads import Staging
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
 Pictures are the files of a form (multipart/form-data); they are held in memory only.
-Everything that is refused is answered with a status from 400 and {"error": "a sentence"}."""
+A refused request gets a status of 400 or more and {"error": "a sentence"}."""
 
 
 def create_app(
-    predictor: Predictor,
+    served: Served,
     access: Access | None = None,
     limits: Limits | None = None,
     *,
     learn: bool = False,
     name: str = "",
 ) -> FastAPI:
-    """
+    """Build the server of a model.
+
     Args:
-        predictor: what answers: a classifier, an exported model
+        served: what answers: a classifier, or an exported model
         access: the token, and what needs it
         limits: how much is too much
-        learn: who has the token may teach and change the classifier
-        name: of the model; default: that of its folder
+        learn: whether those who have the token may teach and change the classifier
+        name: the model's name; default: that of its folder
     """
     access, limits, metrics = access or Access(), limits or Limits(), Metrics()
-    classifier = predictor if isinstance(predictor, Classifier) else None
+    classifier = served if isinstance(served, Classifier) else None
     lessons = None
     if learn and classifier is not None:
         lessons = Lessons(classifier, Staging(limits.staged), metrics)
     if not name:
         name = "model" if classifier is None else classifier.folder.path.resolve().name
     memory = Memory(limits.arriving)
-    batcher = Batcher(predictor, limits.queue, metrics)
+    batcher = Batcher(served, limits.queue, metrics)
     metrics.gauge("upload_bytes", lambda: memory.held)
-    metrics.gauge("classes", lambda: len(predictor.classes))
+    metrics.gauge("classes", lambda: len(served.classes))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,12 +80,12 @@ def create_app(
         title="dafuse",
         version=__version__,
         description=ABOUT,
-        docs_url=None,  # FastAPI's own pages are loaded from elsewhere
+        docs_url=None,  # FastAPI's own pages need scripts from the network
         redoc_url=None,
         lifespan=lifespan,
     )
     app.state.service = Service(
-        name, predictor, classifier, limits, access, metrics, memory, batcher, lessons
+        name, served, classifier, limits, access, metrics, memory, batcher, lessons
     )
     app.include_router(router, dependencies=[Depends(bearing)] if access.everywhere else [])
     app.include_router(for_all)

@@ -1,7 +1,7 @@
-"""Pictures that wait together are predicted together, by one thread, in the order they came.
+"""Batches of the pictures that wait, predicted by one thread in the order in which they came.
 
-While a batch is computed the next one gathers: with one client nothing waits for company, with
-many the network is given full batches. The queue has an end; past it a request is refused.
+While a batch is computed, the next one gathers: a single client never waits for others, and many
+clients fill the batches. When the queue is full, a request is refused.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ PICTURES = 32  # in a batch, at most
 PIXELS = 2**24  # in a batch, unless a single picture has more
 
 
-class Predictor(Protocol):
+class Served(Protocol):
     """What is served: a `Classifier`, or another that answers in the same way."""
 
     @property
@@ -37,7 +37,7 @@ class Predictor(Protocol):
     def answers(self, images: Sequence[Any], top: int) -> "Iterator[Answer]": ...
 
     def follow(self) -> None:
-        """Become what another process has made of the model meanwhile."""
+        """Read the model again if another process has changed it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,10 @@ class _Waiting:
 
 
 class Batcher:
-    def __init__(self, predictor: Predictor, most_waiting: int, metrics: Metrics) -> None:
-        self._predictor, self._most, self._metrics = predictor, most_waiting, metrics
+    """A queue of pictures, and the work of predicting them."""
+
+    def __init__(self, served: Served, most_waiting: int, metrics: Metrics) -> None:
+        self._served, self._most, self._metrics = served, most_waiting, metrics
         self._queue: deque[_Waiting] = deque()
         self._filled = asyncio.Event()
         metrics.gauge("queued_pictures", lambda: len(self._queue))
@@ -58,7 +60,7 @@ class Batcher:
         return len(self._queue) + pictures <= self._most
 
     async def predict(self, pictures: Sequence[Upload], top: int) -> "list[Answer]":
-        """An answer for each picture; raises what the predictor raised for one of them."""
+        """Return an answer for each picture; raise what the model raised for one of them."""
         if not self.has_place_for(len(pictures)):
             raise overloaded()
         loop = asyncio.get_running_loop()
@@ -114,9 +116,9 @@ class Batcher:
 
     def _answers(self, batch: list[_Waiting]) -> "list[Answer | _Failed]":
         try:
-            self._predictor.follow()
+            self._served.follow()
             data, top = [one.picture.data for one in batch], max(one.top for one in batch)
-            return list(self._predictor.answers(data, top))
+            return list(self._served.answers(data, top))
         except Exception as error:
             if len(batch) == 1:
                 return [_Failed(error)]

@@ -1,4 +1,4 @@
-"""What the server is asked and answers, for OpenAPI and as a page that needs no script."""
+"""Requests and answers of the server, described for OpenAPI and on a page without scripts."""
 
 from html import escape
 from typing import Any, Literal
@@ -35,10 +35,14 @@ class Share(BaseModel):
 
 class Predicted(BaseModel):
     file: str
-    name: str = Field(description='of the class; "unknown" where the picture is like none')
-    probability: float = Field(description="of the most probable class, unknown or not")
+    name: str = Field(description='the class; "unknown" where the picture is unlike every class')
+    probability: float = Field(
+        description="that of the most probable class, also for an unknown picture"
+    )
     unknown: bool
-    familiarity: float = Field(description="how much it is like some class; low: unknown")
+    familiarity: float = Field(
+        description="how much the picture is like any of the classes; low: unknown"
+    )
     top: list[Share] = Field(description="the most probable classes")
 
     @classmethod
@@ -58,7 +62,7 @@ class Predictions(BaseModel):
 
 
 class Allowed(BaseModel):
-    """What a request may be at most."""
+    """The most that a request may have."""
 
     body_bytes: int
     files: int
@@ -69,9 +73,9 @@ class Record(BaseModel):
     """What is known of a class."""
 
     name: str
-    images: int = Field(description="that it was learned from")
-    learned: str = Field(description="when first: ISO 8601, UTC")
-    updated: str = Field(description="when last")
+    images: int = Field(description="how many images it was learned from")
+    learned: str = Field(description="when it was learned first: ISO 8601, UTC")
+    updated: str = Field(description="when it was learned last")
 
     @classmethod
     def of(cls, one: ClassRecord) -> "Record":
@@ -81,7 +85,7 @@ class Record(BaseModel):
 class Step(BaseModel):
     """Something that was done to the model."""
 
-    version: int = Field(description="that it made")
+    version: int = Field(description="the version that the step made")
     when: str = Field(description="ISO 8601, UTC")
     did: str = Field(description="learn, forget, rename or merge")
     what: str = Field(description="in words")
@@ -93,21 +97,24 @@ class Step(BaseModel):
 
 
 class Classes(BaseModel):
-    model: str = Field(description="its name: that of its folder or file")
-    classes: list[str] = Field(description="that the model knows, in the order they were learned")
+    model: str = Field(description="the model's name: that of its folder or file")
+    classes: list[str] = Field(
+        description="the classes that the model knows, in the order they were learned"
+    )
     records: list[Record] | None = Field(
-        description="more of each class, in the same order; null: an exported file does not say"
+        description="more about each class, in the same order; null: an exported file does not say"
     )
     teaching: bool = Field(description="whether this server can be taught")
     staged: dict[str, int] = Field(description="pictures that wait to be learned, by class")
     version: str | None = Field(
-        description="of the last step, for undo: its number and the beginning of its hash; null: "
-        "nothing is learned, or cannot be here"
+        description="the version that the last step made, for undo: its number and the beginning "
+        "of its hash; null: nothing is learned yet, or this server cannot be taught"
     )
     last_step: Step | None = Field(description="what undo would take back; null: nothing")
     flip: bool | None = Field(
-        description="whether the next lesson is taught mirrored, too, unless it is told: as the "
-        "last one was; null: the model's method does not train, or it cannot be taught here"
+        description="whether the next lesson learns mirrored pictures, too, where it is not told: "
+        "as the last one did; null: the model's method does not train, or this server cannot be "
+        "taught"
     )
     limits: Allowed
 
@@ -120,17 +127,24 @@ class StagedCount(BaseModel):
 class Lesson(BaseModel):
     job: int | None = Field(default=None, description="number of the last lesson; null: none yet")
     state: Literal["idle", "running", "done", "failed"] = "idle"
-    pictures: dict[str, int] = Field(default={}, description="of the lesson, by class")
-    phase: str = Field(default="", description="what is being done; a lesson has one or several")
+    pictures: dict[str, int] = Field(
+        default={}, description="how many pictures the lesson has, by class"
+    )
+    phase: str = Field(
+        default="", description="what the lesson does now; it has one phase or several"
+    )
     waiting_for: str | None = Field(
         default=None,
         description="what must end before it goes on, such as another process that is changing "
         "this model; null: nothing",
     )
-    progress: float = Field(default=0, description="of the phase, from 0 to 1; 1 when all is done")
-    seconds: float = Field(default=0, description="since it began, or that it took")
+    progress: float = Field(
+        default=0, description="share of the phase that is done, 0 to 1; 1 after the lesson"
+    )
+    seconds: float = Field(default=0, description="how long the lesson has taken so far, or took")
     seconds_left: float | None = Field(
-        default=None, description="of the phase, estimated; null: too early to tell"
+        default=None,
+        description="how long the phase still takes, estimated; null: too early to tell",
     )
     report: dict[str, Any] | None = Field(
         default=None, description="how well it went, in numbers and in lines"
@@ -159,20 +173,22 @@ class Lesson(BaseModel):
 
 class Undone(BaseModel):
     undone: Step = Field(description="the step that was taken back")
-    classes: list[str] = Field(description="that the model knows now")
+    classes: list[str] = Field(description="the classes that the model knows now")
 
 
 class Forgot(BaseModel):
     name: str
     for_good: bool
-    versions: list[int] = Field(description="older versions that were deleted with it")
+    versions: list[int] = Field(
+        description="all older versions, which were deleted; empty: not for good"
+    )
     remains: str = Field(description="what is left of the class, in words; empty: nothing")
-    classes: list[str] = Field(description="that the model knows now")
+    classes: list[str] = Field(description="the classes that the model knows now")
 
 
 class Renamed(BaseModel):
-    name: str = Field(description="of the class, from now on")
-    classes: list[str] = Field(description="that the model knows now")
+    name: str = Field(description="the name of the class from now on")
+    classes: list[str] = Field(description="the classes that the model knows now")
 
 
 class History(BaseModel):
@@ -183,7 +199,7 @@ class History(BaseModel):
 class Health(BaseModel):
     status: Literal["ok"]
     classes: int
-    version: str = Field(description="of dafuse")
+    version: str = Field(description="the version of dafuse")
 
 
 class Error(BaseModel):
@@ -191,6 +207,7 @@ class Error(BaseModel):
 
 
 def docs_page(openapi: dict[str, Any]) -> str:
+    """The description as a page of HTML."""
     info = openapi["info"]
     sections = [
         _operation(method.upper(), path, operation)

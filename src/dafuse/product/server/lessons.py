@@ -1,7 +1,8 @@
-"""What changes the model through the server: one step at a time, while it goes on predicting.
+"""Steps that change the model through the server, one at a time, while it goes on predicting.
 
 A lesson is learned in the background; forget, rename, undo and export are done while their request
-waits. Whoever comes in between is refused, and so is a step beside that of another process.
+waits. A step is refused while another one is under way. While another process changes the model, a
+lesson waits, and all other steps are refused.
 """
 
 import gc
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dafuse.server")
 ANOTHER = "another process that is changing this model"
-EARLY = 0.02  # of a phase: before that its time cannot be told
+EARLY = 0.02  # share of a phase; before that, the time left cannot be told
 
 
 class LessonStopped(Exception):
-    """The lesson was asked to end before its time."""
+    """The lesson was asked to break off."""
 
 
 class LessonProgress(Progress):
@@ -60,7 +61,7 @@ class LessonProgress(Progress):
         self._stop.set()
 
     def waits(self, line: str) -> None:
-        """The line has the model's path, which is nobody's business beyond this machine."""
+        """Note that the lesson waits. The line itself is not shown: it has the model's path."""
         self.waiting_for = ANOTHER
 
     def goes_on(self) -> None:
@@ -90,7 +91,7 @@ class _LessonBar(Bar):
 
 
 class _Impatient(Progress):
-    """Does not wait for another process that changes the model: a request has no time for it."""
+    """Progress that refuses to wait for another process: a request has no time for that."""
 
     def waits(self, line: str) -> None:
         raise Refusal(409, "another process is changing the model: try again when it is done")
@@ -98,10 +99,12 @@ class _Impatient(Progress):
 
 @dataclass
 class Job:
+    """A lesson that was started, and what became of it."""
+
     number: int
-    pictures: dict[str, int]  # of each class
+    pictures: dict[str, int]  # how many of each class
     progress: LessonProgress
-    before: VersionRef | None  # what the model was at
+    before: VersionRef | None  # the version that the model was at
     stopped: bool = False  # the server ended while it was under way
     state: Literal["running", "done", "failed"] = "running"
     report: dict[str, Any] | None = None
@@ -114,7 +117,7 @@ class Job:
 
 
 class Lessons:
-    """A classifier that is taught and changed through the server."""
+    """The steps on a classifier that is taught and changed through the server."""
 
     def __init__(self, classifier: "Classifier", staging: Staging, metrics: Metrics) -> None:
         self.classifier, self.staging, self._metrics = classifier, staging, metrics
@@ -127,13 +130,14 @@ class Lessons:
 
     @property
     def flip(self) -> bool | None:
-        """Whether the next lesson is taught mirrored, too; None: the method does not train."""
+        """Whether the next lesson learns mirrored pictures, too; None: the method never does."""
         version = self.classifier.version
-        return version.flip if find_taught(version.method).trains else None
+        method = find_taught(version.method, version.settings)
+        return version.flip if method.trains else None
 
     @property
     def last_step(self) -> dict[str, Any] | None:
-        """What undo would take back."""
+        """The step that undo would take back; None: there is none."""
         version, folder = self.classifier.version, self.classifier.folder
         try:
             kept = version.parent is not None and version.parent.number >= folder.oldest()
@@ -143,15 +147,15 @@ class Lessons:
 
     @property
     def version(self) -> str | None:
-        """By which `undo` knows the last step; to be read before `last_step`.
+        """The name by which `undo` knows the last step; read it before `last_step`.
 
-        The number alone comes again, when a step is undone and another follows.
+        A number alone is not enough: after undo, the next step has the same number again.
         """
         current = self.classifier.current
         return None if current is None else f"{current.number}-{current.sha256[:12]}"
 
     def start(self, flip: bool | None = None) -> Job:
-        """Learn what is staged; ``flip``: mirrored, too; None: as in the lesson before."""
+        """Start to learn what is staged; ``flip``: also mirrored; None: as in the lesson before."""
         if flip is not None and self.flip is None:
             method = self.classifier.version.method
             raise Refusal(
@@ -173,13 +177,13 @@ class Lessons:
         return self.job
 
     def undo(self, version: str | None = None) -> dict[str, Any]:
-        """Take back the last step, of this version if one is given; which one that was."""
+        """Take back the last step and return it; given a version, only if the model is at it."""
         with self._alone("a step is being undone"):
             expected = None if version is None else self._current_if(version)
             return self.classifier.undo(_Impatient(), expected).step
 
     def _current_if(self, version: str) -> VersionRef | None:
-        """What the model is at, if that is this version: its name, or just its number."""
+        """The current version, if it is this one: by its name, or just its number."""
         current = self.classifier.current
         if current is None or version in (self.version, str(current.number)):
             return current
@@ -190,7 +194,7 @@ class Lessons:
         )
 
     def forget(self, name: str, for_good: bool) -> "Forgotten":
-        """Remove a class; for good, also one that is only in older versions."""
+        """Remove a class; for good, with all older versions, also one that only these hold."""
         with self._alone("a class is being forgotten"):
             if not for_good:
                 self._require_class(name)
@@ -200,11 +204,11 @@ class Lessons:
         new = check_name(new)
         with self._alone("a class is being renamed"):
             self._require_class(old)
-            self.classifier.rename(old, new, _Impatient())
-            self.staging.rename(old, new)
+            with self.staging.renaming(old, new):
+                self.classifier.rename(old, new, _Impatient())
 
     def export(self, int8: bool) -> tuple[ExitStack, Path]:
-        """The model as an .onnx file, and what removes that file when it is closed."""
+        """The model as an .onnx file, after the stack that removes that file when closed."""
         with self._alone("the model is being exported"), ExitStack() as made:
             self._require_taught()
             file = Path(made.enter_context(TemporaryDirectory(prefix="dafuse-"))) / "model.onnx"
@@ -222,7 +226,7 @@ class Lessons:
             raise Refusal(404, f"no class is called {name!r}")
 
     def stop(self, patience: float = 1.5) -> bool:
-        """Break off the lesson, which leaves the model as it was; whether it ended in time."""
+        """Break off the lesson, which leaves the model as it was; return whether it has ended."""
         if self.job is None or self._thread is None:
             return True
         self.job.stopped |= self.job.state == "running"
@@ -231,7 +235,7 @@ class Lessons:
         return not self._thread.is_alive()
 
     def lost(self) -> str:
-        """After `stop`: what became of the lesson, and which pictures go; empty: neither."""
+        """What was lost by `stop`, in words: the lesson, pictures that wait; empty: nothing."""
         said, waiting = [], sum(self.staging.counts.values())
         if self.job is not None and self.job.stopped:
             state, current = self.job.state, self.classifier.folder.current_if_any()
@@ -253,7 +257,7 @@ class Lessons:
 
     @contextmanager
     def _alone(self, doing: str) -> Iterator[None]:
-        """For one step, on what the model is now."""
+        """Let the block change the model, as it is now, and nobody else."""
         self._claim(doing)
         try:
             self.classifier.follow()
@@ -288,6 +292,6 @@ class Lessons:
 
 
 def without_path(sentence: str, classifier: "Classifier") -> str:
-    """Name the model by its name: where it lies is nobody's business beyond this machine."""
+    """Put the model's name for its path, which is nobody's business beyond this machine."""
     path = str(classifier.folder.path)
     return sentence.replace(path, Path(path).resolve().name) if os.sep in path else sentence

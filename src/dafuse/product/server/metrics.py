@@ -21,6 +21,8 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
+    """What is counted, and what is read when it is asked for."""
+
     def __init__(self) -> None:
         self._lock = Lock()  # lessons end in a thread of their own
         self._counters: defaultdict[str, dict[Labels, float]] = defaultdict(dict)
@@ -52,6 +54,6 @@ def _head(name: str, kind: str) -> list[str]:
 
 
 def _labels(labels: Labels) -> str:
-    """Values are routes, statuses and outcomes: nothing in them needs escaping."""
+    """Labels as Prometheus reads them; routes, statuses and outcomes need no escaping."""
     shown = ",".join(f'{name}="{value}"' for name, value in labels)
     return f"{{{shown}}}" if shown else ""

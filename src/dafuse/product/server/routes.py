@@ -16,7 +16,7 @@ from dafuse import __version__
 from dafuse.data.images import UnreadableImage
 from dafuse.product.server import description as say
 from dafuse.product.server import metrics
-from dafuse.product.server.batching import Batcher, Predictor
+from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
 from dafuse.product.server.uploads import check_name, read_away, uploads
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PIECE = 2**18  # bytes of a file that are sent at once
 BEARER = HTTPBearer(scheme_name="token", auto_error=False)
 router = APIRouter()  # beyond this machine, all of it needs the token
-for_all = APIRouter()
+for_all = APIRouter()  # none of it ever needs the token
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Service:
     """What the routes share."""
 
     name: str  # of the model
-    predictor: Predictor
+    served: Served
     classifier: "Classifier | None"  # the same model; None: an exported file is served
     limits: Limits
     access: Access
@@ -55,12 +55,12 @@ Given = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
 
 
 async def bearing(here: Here, given: Given) -> None:
-    """For whoever bears the token. What depends on this says so in the description, too."""
+    """Refuse whoever does not bear the token. What depends on this is described so, too."""
     here.access.require(given.credentials if given else None)
 
 
 async def teaching(here: Here, given: Given) -> Lessons:
-    """For whoever may teach it."""
+    """The lessons, for those who may teach; refuse all others."""
     if here.lessons is None:
         raise Refusal(403, "this server cannot be taught: start it with --allow-learn")
     await bearing(here, given)
@@ -102,14 +102,14 @@ async def predict(
     "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
 )
 async def classes(here: Here) -> say.Classes:
-    await asyncio.to_thread(here.predictor.follow)
+    await asyncio.to_thread(here.served.follow)
     limits, lessons = here.limits, here.lessons
     version = None if lessons is None else lessons.version  # before the step that it stands for
     last = None if lessons is None else await asyncio.to_thread(lambda: lessons.last_step)
     records = None if here.classifier is None else here.classifier.version.classes
     return say.Classes(
         model=here.name,
-        classes=here.predictor.classes if records is None else [one.name for one in records],
+        classes=here.served.classes if records is None else [one.name for one in records],
         records=None if records is None else [say.Record.of(one) for one in records],
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
@@ -130,9 +130,7 @@ async def classes(here: Here) -> say.Classes:
 async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.StagedCount:
     name = check_name(name)
     async with uploads(request, here.limits, here.memory) as pictures:
-        staged = await asyncio.to_thread(
-            lessons.staging.add, name, pictures, here.predictor.classes
-        )
+        staged = await asyncio.to_thread(lessons.staging.add, name, pictures, here.served.classes)
     return say.StagedCount(name=name, staged=staged)
 
 
@@ -142,7 +140,7 @@ async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> s
     responses=refused(401, 403, 404, 422),
 )
 async def unstage(name: str, lessons: Teaching) -> say.StagedCount:
-    lessons.staging.drop(name)
+    await asyncio.to_thread(lessons.staging.drop, name)  # it may wait for a class to be renamed
     return say.StagedCount(name=name, staged=0)
 
 
@@ -158,7 +156,7 @@ async def learn(
     flip: Annotated[
         bool | None,
         Query(
-            description="whether pictures are learned mirrored, too, which makes more of few; "
+            description="whether mirrored pictures are learned, too, which helps with few; "
             "false for letters, signs, left and right hands and the like; default: as in the "
             "model's last lesson, in a first one true; refused where the method does not train"
         ),
@@ -189,8 +187,8 @@ async def forget(
     for_good: Annotated[
         bool,
         Query(
-            description="delete every version that holds the class, so that undo cannot bring it "
-            "back, and its name from the history"
+            description="also delete all older versions of the model, and the name of the class "
+            "from its history: undo cannot bring the class back, and has nothing left to take back"
         ),
     ] = False,
 ) -> say.Forgot:
@@ -226,8 +224,8 @@ async def undo(
     version: Annotated[
         str | None,
         Query(
-            description="that the model must be at, else nothing is undone: the version of "
-            "/classes, or its number; default: whatever the last step is"
+            description="the version that the model must be at, or nothing is undone: as "
+            "/classes tells it, or its number; default: whatever the last step is"
         ),
     ] = None,
 ) -> say.Undone:
@@ -280,7 +278,7 @@ def _pieces(made: ExitStack, path: Path) -> Iterator[bytes]:
 
 @for_all.get("/healthz", summary="Whether the server answers")
 async def health(here: Here) -> say.Health:
-    return say.Health(status="ok", classes=len(here.predictor.classes), version=__version__)
+    return say.Health(status="ok", classes=len(here.served.classes), version=__version__)
 
 
 @router.get(

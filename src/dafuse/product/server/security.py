@@ -1,4 +1,4 @@
-"""Who may ask, by which name, and how much is too much; what is refused gets one sentence."""
+"""Access and limits: who may ask, by which host name, how much; a refusal is one sentence."""
 
 import hmac
 import ipaddress
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dafuse.errors import DafuseError
 from dafuse.product.server.metrics import Metrics
 
-LEAST = 8  # characters of a token
+LEAST = 8  # characters of a token, or more
 # a name or an address and perhaps a port; IPv6 stands in brackets
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:\[\]]+))(?::[0-9]*)?")
 MISDIRECTED = 421
@@ -84,6 +84,8 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
+    """How much a request may have, and how many pictures may wait."""
+
     body_mb: float = 32  # of one request
     files: int = 64  # in one request
     pixels: int = 25_000_000  # of one picture: decoding it takes some thirty times as many bytes
@@ -107,7 +109,7 @@ class Limits:
 
     @property
     def arriving(self) -> int:
-        """Bytes of all requests that are being read or wait to be predicted."""
+        """Bytes of all requests together, while they are read or wait to be predicted."""
         return 8 * self.body
 
 
@@ -119,7 +121,7 @@ class Memory:
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """For one request: a function that takes more bytes, all given back in the end."""
+        """A function that takes bytes for one request; the end of the block gives them back."""
         taken = 0
 
         def take(count: int) -> None:
@@ -136,7 +138,7 @@ class Memory:
 
 
 class LocalHosts:
-    """Refuses what was sent to another name than this machine's, and what does not say to which.
+    """A guard that refuses requests whose Host header names another machine, or none.
 
     A page from elsewhere can have its own name lead to 127.0.0.1 (DNS rebinding); the browser then
     lets it read what this server answers. The name stays in the Host header, which gives it away.
@@ -159,7 +161,7 @@ def names_this_machine(headers: Headers) -> bool:
 
 
 class Envelope:
-    """Around every answer: headers that keep a browser safe, and the count of requests."""
+    """A layer that gives every answer headers for a safe browser, and counts requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

@@ -1,7 +1,7 @@
-"""Pictures that arrive: held in memory only, refused before they are decoded, staged by class.
+"""Pictures that arrive: held in memory only, checked before they are decoded, staged by class.
 
-The multipart parser is python-multipart's. Starlette's own reading of forms would put what is
-larger than a megabyte into temporary files.
+The multipart parser is python-multipart's, because Starlette's own reading of forms writes files
+of more than a megabyte to the disk.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dafuse.data.images import UnreadableImage, read_image
+from dafuse.data.images import UnreadableImage, read_image, reduced
 from dafuse.data.names import check_class_names, composed, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Limits, Memory, Refusal
@@ -30,9 +30,6 @@ PATIENCE = 60.0  # seconds that a body may take to arrive
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
 # what Pillow decodes in memory by itself; others call programs or write files to do it
 FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
-# A picture is kept no larger than this: networks look at 64 to 518 pixels a side, and a thousand
-# photographs as they come from a camera would take 36 GB.
-KEPT_PIXELS = 2**19
 
 Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
 
@@ -48,7 +45,7 @@ class Upload:
 
 @asynccontextmanager
 async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[list[Upload]]:
-    """The pictures of a multipart request, while the block lasts; refuses what is too much."""
+    """The pictures of a multipart request, held while the block lasts; refuse too much."""
     with memory.share() as take:
         try:
             async with asyncio.timeout(PATIENCE):
@@ -63,7 +60,7 @@ async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIter
 async def _chunks(
     request: Request, limits: Limits, take: Callable[[int], None]
 ) -> AsyncIterator[bytes]:
-    """The body, if it is not too large: by what it says of itself, and by what comes."""
+    """The body, piece by piece; refuse one that is too large, by its header or as it comes."""
     too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
     length = 0
     if _declared(request) > limits.body:
@@ -122,13 +119,20 @@ def _well_formed() -> Iterator[None]:
 
 
 class _Part:
+    """A field of a form."""
+
     def __init__(self) -> None:
-        self.name: str | None = None  # of its file; None: a plain field, which is ignored
+        self.name: str | None = None  # that of its file; None: it has none and is ignored
         self.data = bytearray()
+
+    def taken(self) -> bytes:
+        """Hand the file over and let go of it: it is held once, as it is counted."""
+        data, self.data = bytes(self.data), bytearray()
+        return data
 
 
 class _Form:
-    """Collects the files of a form from what the parser calls."""
+    """The files of a form, collected by what the parser calls."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -171,7 +175,7 @@ class _Form:
 
 def _checked(files: list[_Part], most_pixels: int) -> list[Upload]:
     return [
-        _upload(file.name or f"file {number}", bytes(file.data), most_pixels)
+        _upload(file.name or f"file {number}", file.taken(), most_pixels)
         for number, file in enumerate(files, start=1)
     ]
 
@@ -196,55 +200,66 @@ def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
 
 
 class Staging:
-    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned."""
+    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
+
+    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lock = Lock()
+        self._lock = Lock()  # held by whoever replaces what is staged
         self._staged: Staged = {}
 
     @property
     def counts(self) -> dict[str, int]:
-        with self._lock:
-            return {name: len(pictures) for name, pictures in self._staged.items()}
+        return {name: len(pictures) for name, pictures in self._staged.items()}
 
     def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
-        """Decode these and put them to the class, all or none; how many it has now."""
+        """Decode these and stage them for the class, all or none; return how many it has now."""
         name = check_name(name)
-        self._require_place(len(uploads))
+        self._require_place(len(uploads))  # before anything is decoded
         pictures = [_pixels(upload) for upload in uploads]
         with self._lock:
             _check_clashes([*map(composed, known), *self._staged, name])
             self._require_place(len(uploads))
-            self._staged.setdefault(name, []).extend(pictures)
+            self._staged = _joined(self._staged, {name: pictures})
             return len(self._staged[name])
 
     def drop(self, name: str) -> int:
+        """Delete the pictures of a class; return how many there were."""
         name = composed(name)
         with self._lock:
             if name not in self._staged:
                 raise Refusal(404, f"no pictures of {name!r} wait to be learned")
-            return len(self._staged.pop(name))
+            left = dict(self._staged)
+            dropped = left.pop(name)
+            self._staged = left
+            return len(dropped)
 
-    def rename(self, old: str, new: str) -> None:
-        """Pictures that wait go with their class."""
+    @contextmanager
+    def renaming(self, old: str, new: str) -> Iterator[None]:
+        """Let the pictures of a class follow it, which the block renames.
+
+        Names that clash are refused before the block. Where the block raises, nothing is changed.
+        """
         old, new = composed(old), composed(new)
         with self._lock:
-            if old in self._staged:
-                self._staged.setdefault(new, []).extend(self._staged.pop(old))
+            others = dict(self._staged)
+            moved = {new: others.pop(old)} if old in others else {}
+            _check_clashes([*others, new])
+            yield
+            self._staged = _joined(others, moved)
 
     def take(self) -> Staged:
-        """All of them; they are no longer here."""
+        """Return all pictures; none stays here."""
         with self._lock:
-            taken, self._staged = self._staged, {}
+            taken, self._staged = dict(self._staged), {}
             return taken
 
     def put_back(self, taken: Staged) -> None:
-        """After a lesson that failed; what came meanwhile stays behind them."""
+        """Stage again what a lesson that failed had taken, before what came meanwhile."""
         with self._lock:
-            for name, pictures in self._staged.items():
-                taken.setdefault(name, []).extend(pictures)
-            self._staged = taken
+            self._staged = _joined(taken, self._staged)
 
     def _require_place(self, more: int) -> None:
         waiting = sum(len(pictures) for pictures in self._staged.values())
@@ -254,8 +269,13 @@ class Staging:
             )
 
 
+def _joined(first: Staged, then: Staged) -> Staged:
+    """The pictures of both, as a new dictionary of new lists."""
+    return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
+
+
 def check_name(name: str) -> str:
-    """The name as the model keeps it."""
+    """Return the name as the model keeps it; refuse one that no class can have."""
     try:
         return taught_name(name)
     except DafuseError as error:
@@ -271,13 +291,6 @@ def _check_clashes(names: Sequence[str]) -> None:
 
 def _pixels(upload: Upload) -> np.ndarray:
     try:
-        pixels_HW3 = read_image(upload.data)
+        return reduced(read_image(upload.data))
     except UnreadableImage as error:
         raise Refusal(422, f"{upload.name} cannot be read: {error}") from None
-    height, width = pixels_HW3.shape[:2]
-    if height * width <= KEPT_PIXELS:
-        return pixels_HW3
-    scale = (KEPT_PIXELS / (height * width)) ** 0.5
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    image = Image.fromarray(pixels_HW3)
-    return np.array(image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0))

@@ -9,7 +9,8 @@ const SHOWN = 24; // cards at once
 const KEPT = 5000; // answers on the page
 const status = byId("ask-status");
 let limits = { files: 1, body_bytes: 0 };
-let answers = []; // {file, found, card}, the newest first
+let answers = []; // {file, found, card, list}, the newest list first
+let lists = 0; // of files so far; several may be under way at once
 let shown = SHOWN;
 
 export function setUpAsking(knows) {
@@ -24,18 +25,21 @@ export function setUpAsking(knows) {
 export async function ask(files) {
   if (byId("ask-files").disabled) return;
   say(status, files.length === 1 ? "Looking ..." : `Looking at ${files.length} pictures ...`);
-  const before = answers;
-  const now = [];
+  const list = (lists += 1);
+  const now = []; // its answers
   try {
-    for (const { form, count: size } of forms(files, limits)) {
+    for (const { form } of forms(files, limits)) {
       const { predictions } = await call("POST", "/predict?top=5", form);
-      predictions.forEach((found) => now.push({ file: files[now.length], found, card: null }));
+      const rest = files.slice(now.length);
+      const more = predictions.map((found, i) => ({ file: rest[i], found, card: null, list }));
+      now.push(...more);
       if (now.length < files.length) say(status, `Looked at ${now.length} of ${files.length} ...`);
-      answers = [...now, ...before].slice(0, KEPT);
+      // sorting is stable: answers to one list stay in the order of its files
+      answers = [...answers, ...more].sort((a, b) => b.list - a.list).slice(0, KEPT);
       render();
     }
     const all = `${count(now.length, "picture", "pictures")} answered.`;
-    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // it is there to be seen
+    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // not shown: the answers are
   } catch (error) {
     say(status, now.length ? `${now.length} answered, then: ${error.message}` : error.message, "error");
   }

@@ -1,4 +1,4 @@
-// Small pieces that all parts of the page use. Text is only ever set as text.
+// Small pieces that all parts of the page use. Text is set as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -34,7 +34,7 @@ export function localTime(iso) {
   return new Date(iso).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 }
 
-// Open a dialog and wait; whether it was closed by the button that says yes.
+// Open a dialog, wait, and return whether it was closed by the button that says yes.
 export async function agreed(dialog) {
   if (dialog.open) return false; // by a second click
   dialog.returnValue = "cancel"; // what Escape leaves

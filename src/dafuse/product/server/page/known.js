@@ -3,7 +3,7 @@
 import { agreed, byId, count, make, say, when } from "./elements.js";
 import { answered, call } from "./server.js";
 
-const FINDABLE = 10; // classes: more of them can be searched
+const FINDABLE = 10; // classes; where there are more, they can be searched
 const status = byId("known-status");
 let knows = null;
 let refresh = async () => {};
@@ -93,7 +93,7 @@ async function change(act) {
   }
   await refresh();
   say(status, text, kind);
-  byId("known-title").focus(); // the button that had it is gone
+  byId("known-title").focus(); // the button that had the focus is gone
 }
 
 async function download() {

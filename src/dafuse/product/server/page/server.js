@@ -17,7 +17,7 @@ export async function call(method, path, body) {
   return (await answered(method, path, body)).json();
 }
 
-// What the server answers, once it does: its refusal is thrown as a sentence.
+// Return what the server answers; throw its refusal as a sentence.
 export async function answered(method, path, body) {
   for (;;) {
     const token = sessionStorage.getItem(KEPT);
@@ -48,7 +48,7 @@ async function askOnce(why) {
   sessionStorage.setItem(KEPT, byId("token").value.trim());
 }
 
-// Files as forms that the server's limits let through.
+// Files as forms that keep to the server's limits.
 export function* forms(files, limits) {
   let form = null;
   let bytes = 0;

@@ -2,7 +2,7 @@
 
 import { byId, count, make, percent } from "./elements.js";
 
-const MANY = 4; // answers: of fewer a table says nothing that they do not
+const MANY = 4; // answers; a table of fewer says no more than they do
 const ALL = "all";
 const UNKNOWN = "unknown";
 const CLASS = "class:"; // and its name, which may be any word
@@ -21,7 +21,7 @@ export function whenChosen(act) {
   });
 }
 
-// Show the table where there are many answers; whether there are.
+// Show the table where there are many answers; return whether there are.
 export function showSummary(answers) {
   const many = answers.length >= MANY;
   byId("summary").hidden = !many;

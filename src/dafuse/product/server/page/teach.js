@@ -36,7 +36,7 @@ function setButtons() {
   byId("undo").disabled = learning || !undoable();
 }
 
-// The name that is typed in; where there is none it is asked for.
+// Return the name that is typed in; where there is none, ask for it.
 function named() {
   const name = byId("class-name").value.trim();
   if (!name) {
@@ -46,7 +46,7 @@ function named() {
   return name;
 }
 
-// Send pictures of the class that is named; whether all of them got there.
+// Send pictures of the class that is named; return whether all of them arrived.
 export async function add(files) {
   const name = named();
   if (!name) return false;
@@ -112,7 +112,7 @@ async function drop(name) {
     await call("DELETE", `/classes/${encodeURIComponent(name)}/images`);
     forget(name);
     say(status, `The pictures of ${name} are gone.`);
-    byId("class-name").focus(); // the button that had it is gone, too
+    byId("class-name").focus(); // the button that had the focus is gone, too
   } catch (error) {
     say(status, error.message, "error");
   }
@@ -123,7 +123,7 @@ async function learn() {
   learning = true; // from here on, so that a second click does nothing
   setButtons();
   try {
-    await refresh(); // what waited may be gone: learned from another page, or with a server before
+    await refresh(); // what waited may be gone: learned from another page, or lost with a server
     if (!rows.size) {
       end();
       say(status, "Add pictures first.", "error");
@@ -156,7 +156,7 @@ async function follow(begun) {
   begin(begun ? [...rows.values()] : []); // else what waits is for the next one
   while (lesson.state === "running") {
     const now = doing(lesson);
-    if (now !== said) say(status, (said = now)); // once: what comes meanwhile is not talked over
+    if (now !== said) say(status, (said = now)); // else other messages stay
     byId("lesson-phase").textContent = phase(lesson);
     byId("lesson-bar").value = lesson.progress;
     byId("lesson-time").textContent = timeLeft(lesson.seconds_left);
