@@ -11,7 +11,7 @@ import pytest
 
 from dafuse.data.glyphs import glyphs
 from dafuse.product.classifier import Classifier
-from dafuse.product.exported import ExportedModel
+from dafuse.product.predictor import ExportedModel
 from dafuse.product.server.app import create_app
 from dafuse.product.server.security import Access, Limits
 from product_models import create

@@ -20,7 +20,7 @@ from dafuse.errors import DafuseError
 from dafuse.product import export
 from dafuse.product.classifier import Classifier
 from dafuse.product.export import Difference
-from dafuse.product.exported import read_card
+from dafuse.product.predictor import read_card
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.backbone import ViT
 from dafuse.vit.folded import fold, foldable

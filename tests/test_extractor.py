@@ -20,7 +20,7 @@ from dafuse.data.images import UnreadableImage
 from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
-from dafuse.product.exported import ExportedModel
+from dafuse.product.predictor import ExportedModel
 from dafuse.progress import Bar, Progress
 from dafuse.vit.backbone import ViT
 from dafuse.vit.depths import DEPTHS, Depths, Part, parts_of

@@ -26,7 +26,7 @@ def test_import_layers() -> None:
         "from dafuse.commands import evaluate, export, forget, info, learn, ledger, predict",
         "from dafuse.commands import rename, serve, undo",
         "import dafuse.commands.bench",
-        "import dafuse.product.exported",
+        "import dafuse.product.predictor",
         "import dafuse.vit.extractor",
         "import dafuse.product.server.app",
         "import dafuse.data.registry",

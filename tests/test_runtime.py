@@ -19,7 +19,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.exported import ExportedModel
+from dafuse.product.predictor import ExportedModel
 from photographs import photographs, write_photographs
 
 MODEL = Path(__file__).parent / "data" / "model-v1"

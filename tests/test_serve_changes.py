@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dafuse.product.classifier import Classifier
-from dafuse.product.exported import ExportedModel
+from dafuse.product.predictor import ExportedModel
 from dafuse.product.server.app import create_app
 from dafuse.product.server.security import Access
 from dafuse.progress import Progress

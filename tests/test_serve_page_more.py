@@ -11,7 +11,7 @@ import pytest
 
 import served_page
 from dafuse.product.classifier import Classifier
-from dafuse.product.exported import ExportedModel
+from dafuse.product.predictor import ExportedModel
 from dafuse.taught.lift import TaughtLift
 from product_models import create
 from served import TOKEN

@@ -9,7 +9,7 @@ from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
-    from dafuse.product.exported import ExportedModel
+    from dafuse.product.predictor import ExportedModel
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def open_model(options: argparse.Namespace) -> "Classifier | ExportedModel":
         return open_folder(options)
     if options.weights or options.device not in ("auto", "cpu"):
         raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
-    from dafuse.product.exported import ExportedModel
+    from dafuse.product.predictor import ExportedModel
 
     return ExportedModel(options.model, options.threads)
 

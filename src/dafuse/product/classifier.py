@@ -25,8 +25,7 @@ from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_predicting
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lesson import next_version, remember, teach
-from dafuse.product.lesson_report import LearnReport
+from dafuse.product.lesson import LearnReport, next_version, remember, teach
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.sources import lesson_images

@@ -1,8 +1,8 @@
 """A model as one .onnx file that predicts elsewhere, of float32 or int8 weights. No torch here.
 
 The file takes pixels and gives probabilities; the network, the classifier and the calibration are
-inside. Only reading images and cutting out the square stay outside: `product.exported` does it, and
-the file's properties (`product.exported`) say how.
+inside. Only reading images and cutting out the square stay outside: `product.predictor` does that,
+and the file's properties say how.
 """
 
 import logging
@@ -21,8 +21,7 @@ from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.heads.familiarity import Familiarity
 from dafuse.heads.head import Answers, Head
-from dafuse.product.exported import OUTPUTS, Card
-from dafuse.product.predictor import Predictor
+from dafuse.product.predictor import OUTPUTS, Card, Predictor
 from dafuse.product.version import Version
 from dafuse.vit.card import INPUT
 from dafuse.vit.extractor import FEATURES
