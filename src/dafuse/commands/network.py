@@ -52,7 +52,8 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
     """The model in the folder, or a new one where there is none."""
     from dafuse.product.classifier import Classifier
     from dafuse.product.folder import ModelFolder
-    from dafuse.taught.table import DEFAULT, find_taught
+    from dafuse.taught.contract import refuse_unknown
+    from dafuse.taught.table import DEFAULT, TUNED, find_taught
 
     network, settings = _network(options), _settings(options)
     given = {name: getattr(options, name, None) for name in ("backbone", "seed", "method")}
@@ -74,8 +75,13 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
                 f"{options.model} was made with the {name} {value}, which cannot be changed: "
                 f"leave out --{name}, or make another model"
             )
+    defaults = find_taught(version.method, version.settings).defaults({})
+    made = {**defaults, **version.settings}  # which, of a model of before, may lack some
+    if version.method in TUNED:
+        made.setdefault("tune", "none")
+    refuse_unknown(version.method, settings, list(made))
     for name, wanted in settings.items():
-        if (value := version.settings.get(name, "none")) != wanted:
+        if (value := made[name]) != wanted:
             raise DafuseError(
                 f"{options.model} was made with {name}={value}, which cannot be changed to "
                 f"{wanted}: leave it out, or make another model"

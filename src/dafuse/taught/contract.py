@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.head import Head
 from dafuse.progress import Progress
 from dafuse.vit.extractor import Extractor
@@ -111,5 +111,5 @@ def refuse_unknown(method: str, given: dict[str, Any], known: Sequence[str]) -> 
     if unknown := sorted(given.keys() - set(known)):
         raise DafuseError(
             f"the method {method} has no option {', '.join(unknown)}; "
-            f"it has {', '.join(known) or 'none'}"
+            f"it has {', '.join(known) or 'none'}" + did_you_mean(unknown[0], known)
         )
