@@ -60,7 +60,6 @@ class Teachable(Protocol):
     trains: ClassVar[bool]  # reads the images of a lesson itself; others are given features
     needs_torch: ClassVar[bool]
     remains: ClassVar[str]  # what stays of a class that is dropped, in words; "" for nothing
-    kept: ClassVar[Mapping[str, str]]  # how names of arrays begin -> what it is
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None: ...
 

@@ -22,6 +22,7 @@ from dafuse.heads.head import Head
 from dafuse.methods.packing import unpacked
 from dafuse.methods.registry import checked_options
 from dafuse.seeds import derive
+from dafuse.taught import words
 from dafuse.taught.calibration import Calibration, with_held_out
 from dafuse.taught.contract import (
     CLASS,
@@ -62,17 +63,7 @@ class TaughtDAF:
 
     trains: ClassVar[bool] = True
     needs_torch: ClassVar[bool] = True
-    remains: ClassVar[str] = "the adapter stays as it was trained, with their images among others"
-    kept: ClassVar[dict[str, str]] = {
-        "shared/modules/global": "the global adapter, which predicts; one for all classes",
-        "shared/modules/mean": "the mean of the adapters trained so far, where the next one starts",
-        "shared/modules/last": "the adapter trained last, where the next one starts",
-        "predict/": "a direction for each class",
-        "class/mean": "the mean of the features of its images",
-        "class/factor": "their covariance, as a packed lower-triangular factor",
-        "class/deviation": "the std of each feature (beside the directions, where there are some)",
-        "class/directions": "the leading directions of their covariance",
-    }
+    remains: ClassVar[str] = words.DAF.remains
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)

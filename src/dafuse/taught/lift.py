@@ -22,6 +22,7 @@ from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise
 from dafuse.methods.lifted import Head as HeadName
 from dafuse.methods.lifted import kinds_of, lift_of
+from dafuse.taught import words
 from dafuse.taught.contract import (
     CLASS,
     PREDICT,
@@ -55,19 +56,7 @@ class TaughtLift:
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
-    remains: ClassVar[str] = (
-        "the temperature, the threshold of unknown and the tally of penalties stay as they were "
-        "found, with its images among others"
-    )
-    kept: ClassVar[dict[str, str]] = {
-        "class/counts": "how many images",
-        "class/means": "the mean of their features",
-        "class/directions": "the directions in which their features vary most",
-        "class/rest": "how much each feature varies beside that",
-        "shared/evidence": "how many images left out were right at each penalty, in all lessons",
-        "predict/": "the weights of the classes, and how familiar images are: it follows from all "
-        "records",
-    }
+    remains: ClassVar[str] = words.LIFT.remains
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         self.eye, self.features = eye, settings["features"]

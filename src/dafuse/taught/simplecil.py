@@ -7,6 +7,7 @@ import numpy as np
 
 from dafuse.heads.confidence import REFUSED, best_temperature
 from dafuse.heads.head import Head
+from dafuse.taught import words
 from dafuse.taught.contract import (
     CLASS,
     PREDICT,
@@ -33,15 +34,7 @@ class TaughtSimpleCIL:
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
-    remains: ClassVar[str] = (
-        "the temperature and the threshold of unknown stay as they were "
-        "found, with its images among others"
-    )
-    kept: ClassVar[dict[str, str]] = {
-        "class/counts": "how many images",
-        "class/sums": "the sum of their features",
-        "predict/": "the prototypes of the classes: their means",
-    }
+    remains: ClassVar[str] = words.SIMPLECIL.remains
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         self.eye = eye

@@ -63,7 +63,6 @@ class TaughtSums:
     trains: ClassVar[bool] = True  # some do, and all of them read the images by torch
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str]
-    kept: ClassVar[dict[str, str]]
     made_of: ClassVar[Callable[..., Any]]  # the method's class
     name: ClassVar[str]
     in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that are others than in a benchmark run
