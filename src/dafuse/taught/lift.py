@@ -133,15 +133,13 @@ class TaughtLift:
         }
 
     def numbers(self) -> Numbers:
-        kind, *chosen = astuple(self.solved.choice)
-        names = ("penalty", "left_out", "accuracy", "temperature", "temperature_images")
-        values = [*chosen, *astuple(self.solved.temperature)]
-        threshold = self.solved.threshold
+        solved = self.solved
+        kind, *chosen = astuple(solved.choice)
         return {
             "kind": float(KINDS.index(kind)),
-            **dict(zip(names, map(float, values), strict=True)),
-            "threshold_images": threshold.images,
-            "threshold_classes": float(threshold.classes),
+            **dict(zip(("penalty", "left_out", "accuracy"), map(float, chosen), strict=True)),
+            **solved.temperature.numbers(),
+            **solved.threshold.numbers(),
             **self.head().numbers(),
         }
 
@@ -158,15 +156,11 @@ class TaughtLift:
                 int(numbers["left_out"]),
                 numbers["accuracy"],
             ),
-            Temperature(numbers["temperature"], int(numbers["temperature_images"])),
+            Temperature.from_numbers(numbers),
         )
         if SHARED + "evidence" in arrays:  # which models of before have not
             self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
-        self.solved.threshold = Threshold(
-            numbers["threshold"],
-            numbers.get("threshold_images", 0.0),  # models of before knew none
-            int(numbers.get("threshold_classes", 0)),
-        )
+        self.solved.threshold = Threshold.from_numbers(numbers, self._head.classes)
 
 
 def _last_token(eye: Extractor, features: Depths) -> slice:

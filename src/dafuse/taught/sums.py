@@ -19,8 +19,8 @@ from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import spread
-from dafuse.heads.confidence import BEND, Temperature, sharpness
-from dafuse.heads.head import NEVER, Head
+from dafuse.heads.confidence import BEND, QuickTemperature, Threshold, geometric_mean, sharpness
+from dafuse.heads.head import Head
 from dafuse.methods.registry import checked_options
 from dafuse.taught.contract import (
     CLASS,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 ENERGY = 20.0  # what scores in units are multiplied by for the familiarity
-REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
-ENOUGH = 20  # images of a lesson, from which on they say which share that is
-TRUST = 100  # images that earlier lessons, or typical ones, count as
 MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # in a method's state
 
 
@@ -77,8 +74,7 @@ class TaughtSums:
         self.eye, self.settings, self.seed = eye, settings, seed
         self.state: dict[str, Tensor] = {}  # of the method, after a lesson
         self.tasks = 0  # lessons of two new classes or more, which can train an adapter
-        self.unit, self.temperature = 1.0, Temperature()
-        self.threshold, self.familiar = NEVER, 0  # and the images that it comes from
+        self.unit, self.temperature, self.threshold = 1.0, QuickTemperature(), Threshold()
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -133,9 +129,9 @@ class TaughtSums:
         self._keep(method)
         self.tasks = max(self.tasks, other.tasks)
         mine, its = 1 + self.temperature.images, 1 + other.temperature.images
-        self.unit = float((self.unit**mine * other.unit**its) ** (1 / (mine + its)))
-        self._add_threshold(other.threshold, other.familiar)
+        self.unit = geometric_mean(self.unit, mine, other.unit, its)
         self.temperature = self.temperature.joined(other.temperature)
+        self.threshold = self.threshold.joined(other.threshold)
 
     def encoder(self, shared: Arrays) -> Encode:
         method = self._network(shared, self.eye.fabric.device)
@@ -163,7 +159,7 @@ class TaughtSums:
             bend=BEND / self.unit,
             sharpness=sharpness(len(weights_CM), self.temperature.value),
             energy=ENERGY / self.unit,
-            threshold=self.threshold,
+            threshold=self.threshold.value,
         )
 
     def arrays(self) -> Arrays:
@@ -175,17 +171,16 @@ class TaughtSums:
         return {
             "tasks": float(self.tasks),
             "unit": self.unit,
-            "temperature": self.temperature.value,
-            "temperature_images": float(self.temperature.images),
-            "threshold_images": float(self.familiar),
+            **self.temperature.numbers(),
+            **self.threshold.numbers(),
             **self.head().numbers(),
         }
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
         self.state = self._state_of(arrays)
         self.tasks, self.unit = int(numbers["tasks"]), numbers["unit"]
-        self.threshold, self.familiar = numbers["threshold"], int(numbers["threshold_images"])
-        self.temperature = Temperature(numbers["temperature"], int(numbers["temperature_images"]))
+        self.temperature = QuickTemperature.from_numbers(numbers)
+        self.threshold = Threshold.from_numbers(numbers, len(arrays[PREDICT + "bias"]))
 
     def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
         """Whether this lesson trains an adapter. Refuses what can then not be."""
@@ -208,25 +203,16 @@ class TaughtSums:
 
     def _calibrate(self, labels_N: np.ndarray, scores_NC: np.ndarray) -> None:
         """How sure the model may be, by images of this lesson and of those before."""
-        count, before = len(labels_N), self.temperature.images
-        if not count or scores_NC.shape[1] < 2:
+        count, classes = scores_NC.shape
+        if not count or classes < 2:
             return
         own_N = scores_NC[np.arange(count), labels_N]
-        others_N = (scores_NC.sum(1) - own_N) / (scores_NC.shape[1] - 1)
+        others_N = (scores_NC.sum(1) - own_N) / (classes - 1)
         if (unit := float((own_N - others_N).mean())) > 0:
-            known = min(TRUST, before)
-            mean = known * np.log(self.unit) + count * np.log(unit)
-            self.unit = float(np.exp(mean / (known + count)))
-        self.temperature = self.temperature.after(scores_NC / self.unit, labels_N, TRUST)
-        if count >= ENOUGH:
-            familiarity_N = self.head().energies(scores_NC)
-            self._add_threshold(float(np.quantile(familiarity_N, REFUSED)), count)
-
-    def _add_threshold(self, threshold: float, images: int) -> None:
-        """The mean over all images that thresholds come from."""
-        if images:
-            before, self.familiar = self.familiar, self.familiar + images
-            self.threshold = (before * self.threshold + images * threshold) / self.familiar
+            known = min(self.temperature.trust, self.temperature.images)
+            self.unit = geometric_mean(self.unit, known, unit, count)
+        self.temperature = self.temperature.after(scores_NC / self.unit, labels_N)
+        self.threshold = self.threshold.after(self.head().energies(scores_NC), classes)
 
     def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
         """The benchmark's method, with all that was learned."""
