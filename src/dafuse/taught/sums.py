@@ -33,8 +33,7 @@ from dafuse.taught.contract import (
     Tested,
     under,
 )
-from dafuse.taught.images import HELD_OUT, held_out, load_images
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
 from dafuse.vit.backbone import ViT
 from dafuse.vit.extractor import Extractor
 
