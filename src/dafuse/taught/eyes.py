@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.taught.table import before_torch
 from dafuse.vit.extractor import Extractor
 from dafuse.vit.weights import BACKBONES, COMPACT
 
@@ -31,6 +32,7 @@ def open_eye(
     if find_spec("torch") is None or find_spec("timm") is None:
         why = _why_torch(tag, weights, device, trains)
         raise DafuseError(f"{why} torch, which is not installed: pip install 'dafuse[torch]'")
+    before_torch()
     from dafuse.taught.torch_eye import TorchExtractor
 
     return TorchExtractor.load(tag, weights, sha256, device, threads)

@@ -1,5 +1,7 @@
 """The methods that people can teach, by name. Each is imported when it is asked for."""
 
+import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,6 +64,8 @@ def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> Entry:
 def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[Teachable]":
     """The class of the method of this name, with adapters where the settings say so."""
     entry = entry_of(name, settings)
+    if entry.needs_torch:
+        before_torch()
     try:
         found: Any = getattr(import_module(f"dafuse.taught.{entry.module}"), entry.cls)
     except ModuleNotFoundError as error:
@@ -72,6 +76,15 @@ def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[T
             f"{what} needs {error.name}, which is not installed: pip install 'dafuse[torch]'"
         ) from None
     return found
+
+
+def before_torch() -> None:
+    """Make threads sleep that wait: in a loop they slow a lesson down on a busy machine.
+
+    OpenMP reads this when torch loads it, so that later it would reach child processes alone.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _is_tuned(settings: Mapping[str, Any] | None) -> bool:
