@@ -15,6 +15,7 @@ from dafuse.errors import DafuseError
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 Pictures = Picture | Iterable[Picture]
 Found = TypeVar("Found")
+AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 
 
 def as_list(images: Pictures) -> list[Picture]:

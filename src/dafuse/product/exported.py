@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, in_parts
+from dafuse.data.pictures import AT_ONCE, Picture, in_parts
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
-from dafuse.product.predictor import AT_ONCE, Answering, Scores
+from dafuse.product.predictor import Answering, Scores
 from dafuse.product.version import require_format
 from dafuse.vit.card import (
     INPUT,

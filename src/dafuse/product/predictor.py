@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
@@ -17,8 +17,6 @@ from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.sources import images_to_test
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
-
-AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 
 
 @dataclass(frozen=True)

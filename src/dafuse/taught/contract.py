@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
 from dafuse.progress import Progress
 from dafuse.vit.extractor import Extractor
@@ -95,14 +96,8 @@ def head_of(arrays: Arrays, numbers: Numbers) -> Head:
     return Head.from_arrays(under(PREDICT, arrays), numbers)
 
 
-def under(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """The arrays whose names begin so, without that."""
-    return {
-        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
-    }
-
-
 def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """The arrays with this before their names: what `under` undoes."""
     return {start + name: array for name, array in arrays.items()}
 
 

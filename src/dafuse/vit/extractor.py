@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 from dafuse.vit.card import INPUT, read_backbone_card
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from onnxruntime import InferenceSession
 
-AT_ONCE = 32  # images decoded and computed together
 FEATURES = "features"  # the output of `Extractor.graph`
 
 
