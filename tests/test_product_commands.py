@@ -257,6 +257,7 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("forget model dog", "no class is called 'dog'; there are class 0, class 1"),
         ("rename model dog cat", "no class is called 'dog'"),
         ("undo model", "nothing to undo"),
+        ("trim model", "the following arguments are required: --keep; see dafuse trim --help"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(

@@ -1,4 +1,4 @@
-"""What the commands share that load a model's network: options, and what they open."""
+"""Options of the commands that load a model's network, and what these open."""
 
 import argparse
 import json
@@ -59,7 +59,7 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
     given = {name: getattr(options, name, None) for name in ("backbone", "seed", "method")}
     if not ModelFolder(options.model).exists():
         chosen = {name: value for name, value in given.items() if value is not None}
-        # here, so that none is taken for another argument of `create`
+        # checked here, so that no setting is taken for another argument of `create`
         find_taught(given["method"] or DEFAULT, settings).defaults(settings)
         return Classifier.create(options.model, **network, **chosen, **settings)
     classifier = Classifier.open(options.model, **network)
@@ -76,7 +76,7 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
                 f"leave out --{name}, or make another model"
             )
     defaults = find_taught(version.method, version.settings).defaults({})
-    made = {**defaults, **version.settings}  # which, of a model of before, may lack some
+    made = {**defaults, **version.settings}  # an older model may lack some
     if version.method in TUNED:
         made.setdefault("tune", "none")
     refuse_unknown(version.method, settings, list(made))

@@ -54,7 +54,7 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
 def folder_part(root: str | Path, part: Part) -> Listed:
     """The training or the test images of a folder; all of them where it does not come split.
 
-    Classes may be without training images, or without any.
+    A class folder may be empty: its class is skipped.
     """
     train, test, beside = _train_and_test(_existing(root))
     top = test if part == "test" and test is not None else train
@@ -82,7 +82,7 @@ def _existing(root: str | Path) -> Path:
 
 
 class _Parts(NamedTuple):
-    """Where the class folders lie, and what lies beside them and is taken for nothing."""
+    """Where the class folders lie, and what lies beside them and is left out."""
 
     train: Path
     test: Path | None

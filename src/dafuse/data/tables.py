@@ -32,7 +32,7 @@ def table(
         root: folder that the paths are relative to; the table's own folder if not given.
         path_column: column of the image paths.
         label_column: column of the class names.
-        split_column: column of train, test or val (val counts where no row is test), if there.
+        split_column: column that says train, test or val, if any; without test rows, val is test.
         test_fraction: share of each class held out for testing, where there is no split column.
         split_seed: which images those are.
     """

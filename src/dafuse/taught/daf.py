@@ -1,8 +1,8 @@
 """DAF as people teach it: an adapter is trained in each lesson and fused; it needs torch.
 
 Some images of each class are held out, since training leaves no other way to see how well the
-classes do: they set the temperature, too. The adapter is of all classes together: a class that is
-dropped has had its part in it.
+classes do: they set the temperature, too. All classes share one adapter, so a class that is dropped
+leaves its trace there.
 """
 
 from collections.abc import Sequence
@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 STATISTICS, ROWS = "statistics/class.", "classifier/rows"  # names in the method's own state
-# Of the deviations of a class of one image, less for more and nothing from ENOUGH on. On CIFAR-100
-# with the embedded backbone (docs/product.md): more costs the classes of many images confidence.
+# How much wider a class of one image is drawn than it was measured; less for more images, nothing
+# from ENOUGH on. On CIFAR-100 with the embedded backbone (docs/product.md), more than this costs
+# the classes of many images confidence.
 FEW_WIDENING = 4.0
 
 
@@ -93,9 +94,9 @@ class LessonsOfDAF(DAF):
     def sampler(self) -> Sampler:
         """What the rows are aligned with: as `measured`, wider for classes of few images.
 
-        The mean of few images is not the mean of the class. Drawn as narrowly about it as they
-        were measured, such a class would leave most of what it looks like to classes of many
-        images, which would be sure of it. Where all are of as few, none gives way to another.
+        The mean of few images is not the mean of the class. Drawn as narrowly as it was measured,
+        such a class would lose most of its unseen images to classes of many, which would be sure
+        of them. Where all classes have equally few images, none is widened.
         """
         counts_C = torch.tensor(self.images, device=self.trainer.device, dtype=torch.float32)
         borrowed_C = (1 - (counts_C - 1) / (ENOUGH - 1)).clamp(min=0)

@@ -27,9 +27,9 @@ PRIOR_SHARPNESS = 1.0
 PRIOR_PRECISION = 1 / 0.15**2
 STEPS = 50  # of Newton's method, at most
 
-# Features drawn from a class's statistics are more familiar than its unseen images: what all but
-# 1.5 % of them reach was reached by 95 to 97 % of the images of a model taught 5 to 60 classes of
-# 45 images (docs/product.md). Deviations are drawn times 1 + 1 / images, for classes of few.
+# Features drawn from a class's statistics are more familiar than its unseen images: a threshold
+# that 98.5 % of them reach was reached by 95 to 97 % of the images, with 5 to 60 classes of 45
+# images (docs/product.md). Deviations are drawn times 1 + 1 / images, for classes of few images.
 UNFAMILIAR = 0.015
 DRAWN = 200  # of each class
 LEAST = -SCALE  # no image is less familiar
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def with_held_out(known: Calibration, logits_NC: Tensor, labels_N: Tensor) -> Calibration:
-    """What is known after these images, too, were held out. There may be none.
+    """Update what is known by images that were held out, if there are any.
 
     Minimises the negative log-likelihood plus the prior's, by Newton's method: it is convex in the
     sharpness s. With probabilities p = softmax(s z) its derivative is the sum of E_p[z] - z_label,
@@ -83,7 +83,7 @@ def find_threshold(
 ) -> float:
     """The familiarity that about 95 % of the images of known classes reach.
 
-    Of a single image nobody knows what others like it are like: then nothing is unknown.
+    A single image does not tell how its class varies: then nothing is unknown.
     """
     if sum(images) == 1:
         return LEAST

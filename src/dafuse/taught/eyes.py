@@ -16,7 +16,7 @@ def open_eye(
     threads: int | None = None,
     trains: bool = False,
 ) -> Extractor:
-    """The network of this tag, with these very weights.
+    """Open the network of this tag, with these very weights.
 
     Args:
         tag: exact timm tag, or that of the network inside the package

@@ -111,7 +111,7 @@ class TaughtSimpleCIL:
         self.sums_CD = np.concatenate([self.sums_CD, np.zeros((more, self.eye.width))])
 
     def _left_out(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
-        """Cosines [N, C] to the prototypes, each image's own without itself."""
+        """Cosines [N, C] to the prototypes, that of its own class without the image itself."""
         units_ND = feats_ND / np.linalg.norm(feats_ND, axis=1, keepdims=True)
         cosines_NC = units_ND @ (self.sums_CD / np.linalg.norm(self.sums_CD, axis=1)[:, None]).T
         others_ND = self.sums_CD[labels_N] - feats_ND

@@ -1,9 +1,9 @@
 """Methods of closed form as people teach them, by torch: sums behind a network that may be tuned.
 
-Each is the method of a benchmark run and learns a lesson as that learns a task. Known classes come
-again in any lesson, for sums add up. Where a lesson trains an adapter, a tenth of its images takes
-no part in that; they are in the sums like all others, and are left out of them in turn to see how
-well the classes do and how sure the model may be.
+Each wraps the method of a benchmark run and learns a lesson as that learns a task. As sums add up,
+any lesson may bring known classes again. Where a lesson trains an adapter, a tenth of its images
+takes no part in the training; they are in the sums like all others, and are left out of them in
+turn to see how well the classes do and how sure the model may be.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,12 +61,12 @@ class TaughtSums:
     remains: ClassVar[str]
     made_of: ClassVar[Callable[..., Any]]  # the method's class
     name: ClassVar[str]
-    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that are others than in a benchmark run
+    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of a benchmark run
     records: ClassVar[tuple[str, ...]]  # patterns of statistics that have an entry for each class
     weights: ClassVar[str] = "rows"  # what the class weights are called in the state
     leaves_out: ClassVar[bool] = True  # each image in turn; else some are held out, then taught
     draws: ClassVar[bool] = True  # random columns, by the seed
-    tunes: ClassVar[str] = "none"  # when, where that is no setting
+    tunes: ClassVar[str] = "none"  # when it trains an adapter, where that is no setting
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
@@ -98,7 +98,7 @@ class TaughtSums:
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
         trainer = Trainer(self.eye.vit, loader, self.eye.fabric, self.seed, lesson.progress)
         method = self._method(trainer, given)
-        # with none to try it chooses as a benchmark run does, which proves nothing of the classes
+        # without images to try, it chooses as a benchmark run does, which says nothing of classes
         method.teach(task, images, tried if len(tried) else None)
         self.tasks += new > 1
         self._keep(method)
@@ -182,7 +182,7 @@ class TaughtSums:
         self.threshold = Threshold.from_numbers(numbers, len(arrays[PREDICT + "bias"]))
 
     def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
-        """Whether this lesson trains an adapter. Refuses what can then not be."""
+        """Whether this lesson trains an adapter. Refuses what does not go with that."""
         tune = self.settings.get("tune", self.tunes)
         lessons = {"none": 0, "first": 1, "each": self.settings.get("tune_tasks", 0)}[tune]
         new = len(lesson.names) - lesson.known
@@ -223,7 +223,7 @@ class TaughtSums:
         return method
 
     def _network(self, shared: Arrays, device: torch.device) -> Any:
-        """The method as far as it gives hidden features, on this device."""
+        """The part of the method that computes hidden features, on this device."""
         still = _Still(self.eye.vit, device, self.seed)
         method = type(self).made_of(trainer=still, **self.settings)
         method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
@@ -244,7 +244,7 @@ class TaughtSums:
         return PREDICT + {self.weights: "weights", "weights.step": "step"}.get(rest, rest)
 
     def _state_of(self, arrays: Arrays) -> dict[str, Tensor]:
-        """The inverse of `arrays`, of copies: what a file gives may not be written to."""
+        """The inverse of `arrays`. It copies, for arrays from a file may not be written to."""
         found = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
         for name, array in under(SHARED, arrays).items():
             found[name if name.startswith(MODULES) else STATISTICS + name] = array
@@ -255,6 +255,6 @@ class TaughtSums:
 
 
 def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:
-    """Which images can be left out: those whose class has another; evenly spread if many."""
+    """Rows of images that can be left out: their class has another; evenly spread if many."""
     total_C = np.bincount(labels_N, minlength=len(counts_C)) + np.array(counts_C)
     return spread(total_C[labels_N] > 1)

@@ -59,7 +59,7 @@ class TorchExtractor(Extractor):
         attached: Adapter | None = None,
         lift: Callable[[Tensor], Tensor] | None = None,
     ) -> "ModelProto":
-        """With an adapter inside, and what features are lifted to; both on the CPU."""
+        """As `Extractor.graph`; an adapter can be inside, and a map that lifts the features."""
         vit = deepcopy(self.vit).cpu()
         vit = vit if attached is None else fold(vit, attached)
         with quiet(), torch.no_grad():
@@ -92,7 +92,7 @@ class _Reading(nn.Module):
 
 
 def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
-    """What the network takes, of pixels from 0 to 255."""
+    """Pixels from 0 to 255, normalised as the network takes them."""
     mean, std = (
         255 * torch.tensor(part, device=pixels_B3SS.device)[:, None, None]
         for part in (looks.mean, looks.std)
@@ -101,9 +101,9 @@ def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
 
 
 def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader, ImageSet]:
-    """What batches come from, and the lesson's images with the numbers of their classes.
+    """A loader of batches, and the lesson's images with the numbers of their classes.
 
-    Known classes that are not in the lesson are not asked for.
+    Known classes need not be in the lesson.
     """
     present_K, labels_N = np.unique(lesson.labels_N, return_inverse=True)
     images = ImageSet(lesson.images, labels_N)
@@ -116,7 +116,7 @@ def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader
 
 
 def held_out(images: ImageSet, names: list[str], share: float, seed: int) -> np.ndarray:
-    """A mask: this share of each class of 5 images or more, and at least one of it."""
+    """A mask: this share of each class of 5 images or more, but at least one image."""
     if not 0 <= share < 1:
         raise DafuseError(f"holdout must be at least 0 and below 1, not {share}")
     drawn_N = split_per_class(images.labels, names, share, seed)
