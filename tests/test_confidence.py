@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from dafuse.heads.closed_form import Linear
-from dafuse.heads.confidence import TRUST, Temperature, best_temperature, calibrated, unit_of
+from dafuse.heads.confidence import (
+    QuickTemperature,
+    Temperature,
+    Threshold,
+    best_temperature,
+    calibrated,
+    unit_of,
+)
 
 
 def test_the_temperature_gives_the_least_cross_entropy() -> None:
@@ -52,11 +59,38 @@ def test_lessons_are_weighed_by_their_images() -> None:
     start = Temperature()
     once = start.after(scores, labels)
     assert once.images == 500
-    together = TRUST * math.log(start.value) + 500 * math.log(best)
-    assert math.log(once.value) == pytest.approx(together / (TRUST + 500))
+    together = start.trust * math.log(start.value) + 500 * math.log(best)
+    assert math.log(once.value) == pytest.approx(together / (start.trust + 500))
     many = once
     for _ in range(1000):
         many = many.after(scores, labels)
     assert many.value == pytest.approx(best, rel=0.02)
     assert start.after(scores[:0], labels[:0]) == start
     assert start.after(np.zeros((3, 1)), np.zeros(3, dtype=np.int64)) == start
+
+
+@pytest.mark.parametrize(("kind", "trust"), [(Temperature, 3000), (QuickTemperature, 100)])
+def test_lessons_and_merges_trust_a_start_alike(kind: type[Temperature], trust: int) -> None:
+    """What a lesson weighs its images against, a merge weighs each model's against, by halves."""
+    one, other = kind(0.1, 100), kind(0.4, 300)
+    shares = (trust / 2 + 100, trust / 2 + 300)
+    together = (shares[0] * math.log(0.1) + shares[1] * math.log(0.4)) / (trust + 400)
+    joined = one.joined(other)
+    assert math.log(joined.value) == pytest.approx(together)
+    assert (type(joined), joined.images) == (kind, 400)
+    labels = np.arange(20) % 2
+    scores = 0.3 * np.random.default_rng(0).normal(size=(20, 2)) + np.eye(2)[labels]
+    best = best_temperature(calibrated(scores, 1.0), labels)
+    after = one.after(scores, labels)
+    together = ((trust + 100) * math.log(0.1) + 20 * math.log(best)) / (trust + 120)
+    assert math.log(after.value) == pytest.approx(together)
+    assert type(after) is kind
+
+
+def test_what_is_known_is_kept_as_numbers() -> None:
+    temperature, threshold = QuickTemperature(0.3, 7), Threshold(2.5, 40.5, 6)
+    numbers = {**temperature.numbers(), **threshold.numbers(), "threshold": 2.5}
+    assert QuickTemperature.from_numbers(numbers) == temperature
+    assert Threshold.from_numbers(numbers, 9) == threshold
+    older = {"threshold": 2.5, "threshold_images": 20.0}
+    assert Threshold.from_numbers(older, 9) == Threshold(2.5, 20.0, 9)

@@ -39,6 +39,22 @@ def test_imports_no_torch(code: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("import dafuse.product.classifier, dafuse.taught.lift, dafuse.taught.eyes", False),
+        ("from dafuse.taught.table import find_taught; find_taught('lift')", False),
+        ("from dafuse.taught.table import find_taught; find_taught('daf')", True),
+        ("import torch; from dafuse.taught.table import find_taught; find_taught('daf')", False),
+    ],
+)
+def test_the_environment_changes_only_before_torch_is_imported(code: str, changed: bool) -> None:
+    check = f"import os, sys; {code}; sys.exit('OMP_WAIT_POLICY' in os.environ)"
+    environment = {k: v for k, v in clean_environment().items() if k != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", check], env=environment, check=False)
+    assert done.returncode == changed
+
+
 def test_source_files_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines

@@ -66,6 +66,21 @@ def test_everything_beside_the_images_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_what_lies_beside_the_parts_is_named(tmp_path: Path) -> None:
+    for part in ("train", "Test", "val"):
+        image(tmp_path / part / "cat" / "1.jpg")
+    image(tmp_path / "zebra" / "1.jpg")
+    fill(tmp_path, "stray.png", "readme.md", ".cache/x.jpg")
+    for part in ("train", "test"):
+        found = part_of(tmp_path, part)  # type: ignore[arg-type]
+        assert found.names == ["cat"]
+        assert [(Path(one.name).name, one.why) for one in found.skipped] == [
+            ("val", "beside train/ and Test/"),
+            ("zebra", "beside train/ and Test/"),
+            ("stray.png", "beside train/ and Test/"),
+        ]
+
+
 def test_many_files_of_one_reason_are_one_line() -> None:
     skipped = [Skipped(f"{number}.txt", "not an image") for number in range(5)]
     skipped.insert(1, Skipped("a.cr2", "not read"))
@@ -196,6 +211,10 @@ def test_tables_give_their_parts(tmp_path: Path) -> None:
     assert part_of(only_val, "test").names == ["b"]
     only_train = rows(tmp_path, "path,label,split\n0.png,a,train\n")
     assert part_of(only_train, "test").names == ["a"]
+    assert in_few_lines(part_of(only_train, "test").skipped) == [
+        "skipped the test part: no test rows in list.csv: tested on its training images"
+    ]
+    assert part_of(only_train, "train").skipped == []
     only_test = rows(tmp_path, "path,label,split\n0.png,a,test\n")
     assert part_of(only_test, "test").names == ["a"]
     with pytest.raises(DafuseError, match="no train rows"):
@@ -245,6 +264,10 @@ def test_arrays_give_their_parts(tmp_path: Path) -> None:
     assert np.array_equal(part_of(file, "test").items, pixels[3:])
     alone = arrays(tmp_path / "b.npz", **train)
     assert part_of(alone, "train").names == part_of(alone, "test").names == ["1", "0", "1"]
+    assert [str(one) for one in part_of(alone, "test").skipped] == [
+        "the test part: no test images in b.npz: tested on its training images"
+    ]
+    assert part_of(alone, "train").skipped == part_of(file, "test").skipped == []
     only_test = arrays(tmp_path / "c.npz", **test)
     assert part_of(only_test, "test").names == ["0", "2"]
     with pytest.raises(DafuseError, match="lacks 'train_images', 'train_labels', it has"):

@@ -185,6 +185,25 @@ def test_predict_names_folders_and_patterns_without_images(taught: Terminal) -> 
     ]
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]])
+def test_predict_names_the_files_that_are_no_images(taught: Terminal, form: list[str]) -> None:
+    assert taught("predict", "model", "photos", *form) == 0
+    before = taught.out
+    for name in ("a.heic", "y.cr2", "notes.txt"):
+        Path("photos", name).write_bytes(b"x")
+    assert taught("predict", "model", "photos", *form) == 0
+    assert taught.out == before
+    assert taught.err.splitlines() == [
+        "dafuse: skipped photos/a.heic: HEIC needs a plug-in: pip install pillow-heif",
+        "dafuse: skipped photos/notes.txt: not an image",
+        "dafuse: skipped photos/y.cr2: .cr2 files are not read; save them as JPEG or PNG",
+    ]
+    Path("raw").mkdir()
+    Path("photos/y.cr2").rename("raw/y.cr2")
+    assert taught("predict", "model", "raw", *form) == 2
+    assert "there is no image in raw; skipped raw/y.cr2: .cr2 files are not read" in taught.err
+
+
 def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal) -> None:
     Path("text.jpg").write_text("no image")
     given = ["text.jpg", "photos/class 0/000.png", "nowhere.png"]
@@ -238,6 +257,7 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("forget model dog", "no class is called 'dog'; there are class 0, class 1"),
         ("rename model dog cat", "no class is called 'dog'"),
         ("undo model", "nothing to undo"),
+        ("trim model", "the following arguments are required: --keep; see dafuse trim --help"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(

@@ -16,7 +16,7 @@ from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.progress import Progress
-from dafuse.taught.calibration import PRIOR_SHARPNESS, Calibration, with_held_out
+from dafuse.taught.daf_calibration import PRIOR_SHARPNESS, Calibration, with_held_out
 from product_models import create, pictures, taught, write_folders
 
 OLD_MODEL = Path(__file__).parent / "data" / "model-v1"

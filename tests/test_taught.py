@@ -16,7 +16,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import read_arrays
 from dafuse.taught.contract import CLASS, PREDICT, SHARED
-from dafuse.taught.table import METHODS
+from dafuse.taught.table import METHODS, entry_of, find_taught
 from product_models import QUICK, files, pictures
 
 SHORT = {"epochs": 2, "batch_size": 8, "adapter_rank": 4}
@@ -47,6 +47,13 @@ def make(path: Path, method: str, **more: Any) -> Classifier:
 
 def test_the_suite_has_every_method() -> None:
     assert {method.split()[0] for method in SETTINGS} == set(METHODS)
+
+
+@every_method
+def test_the_table_and_the_class_say_the_same(method: str) -> None:
+    how = method.split()[0], SETTINGS[method]
+    assert find_taught(*how).remains == entry_of(*how).words.remains
+    assert find_taught(*how).needs_torch == entry_of(*how).needs_torch
 
 
 TRAINING = {"epochs": 1, "lr": 0.02, "align_epochs": 2, "align_samples": 16}

@@ -1,6 +1,7 @@
 """What is special about lessons by DAF: it trains, holds images out, and keeps Gaussians."""
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import clean_environment, dafuse_without
 from dafuse.data import batches
 from dafuse.data.transforms import random_crops
 from dafuse.errors import DafuseError
@@ -171,6 +173,20 @@ class TestLessons:
 
         create(tmp_path / "model", **QUICK).learn(*pictures({0: 6, 1: 6}), progress=Seen())
         assert {"reading", "train", "fisher", "statistics"} <= set(labels)
+
+
+def test_the_ledger_needs_no_torch() -> None:
+    """It reads words, as `info` does."""
+    model = Path(__file__).parent / "data" / "model-v1"
+    done = subprocess.run(
+        [*dafuse_without("torch", "timm"), "ledger", str(model)],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the global adapter, which predicts; one for all classes" in done.stdout
 
 
 def test_a_model_of_format_1_takes_every_step(tmp_path: Path) -> None:

@@ -153,6 +153,10 @@ class TestLessons:
         for given, said in (
             (["plain", "later", "--set", "rank=4"], "made with rank=3"),
             (["plain", "later", "--tune"], "made with tune=none, which cannot be changed"),
+            (["plain", "later", "--set", "rnak=8"], "no option rnak; it has features, head"),
+            (["plain", "later", "--set", "rnak=8"], "; did you mean rank?"),
+            (["tuned", "later", "--set", "epohcs=8"], "no option epohcs"),
+            (["tuned", "later", "--set", "epohcs=8"], "; did you mean epochs?"),
             (["new", "photos", "--set", "rank"], "--set takes NAME=VALUE"),
             (["new", "photos", "--set", "seed=3"], "lift has no option seed; it has features"),
             (["new", "photos", "--method", "ranpac", "--set", "projection=x"], "be a number"),

@@ -31,7 +31,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
 }
 # BLAS threads wait for each other in a loop: beside two busy programs a lesson took 4 to 8 s with
 # two of them and 3.5 s with one; alone it takes 1.7 s with two and 1.9 s with one.
-ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget")
+ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget", "demo")
 EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
     "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib",
     "serve": "fastapi uvicorn multipart python_multipart starlette pydantic",

@@ -127,6 +127,13 @@ def test_the_right_extra_is_named(module: str, expected: str) -> None:
     [
         (["learn", "{new}", "{first}", "--method", "daf"], "the method daf needs "),
         (["learn", "{new}", "{first}", "--backbone", "vit_tiny_patch16_224.augreg_in21k"], "vit_"),
+        (
+            ["learn", "{new}", "{first}", "--backbone", "vit_tiny_patch16_22"],
+            "no backbone vit_tiny_patch16_22; did you mean deit_tiny_patch16_224.fb_in1k? Another "
+            "tag of timm needs torch",
+        ),
+        (["learn", "{new}", "{first}", "--backbone", "x"], "no backbone x; any tag of timm needs"),
+        (["learn", "{new}", "{first}", "--weights", "w.safetensors"], "(--weights) needs torch"),
         (["learn", "{new}", "{first}", "--device", "cuda"], "the device cuda needs torch"),
         (["run", "--method", "lift"], "run needs "),
         (["demo-research"], "demo-research needs "),

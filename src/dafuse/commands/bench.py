@@ -93,7 +93,7 @@ def measure(name: str, setting: "Setting") -> "list[tuple[str, Row]]":
 
 
 def _forget() -> None:
-    """What one part has compiled and holds on the device is not the next one's burden."""
+    """Free what a part has compiled and holds on the device, before the next one."""
     import torch
 
     torch.compiler.reset()
@@ -164,7 +164,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def _amount(value: float) -> str:
-    """Three digits that count, and none of those before the point left out."""
+    """Three significant digits, and every digit before the point."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 4
     return f"{value:,.{digits}f}"
 

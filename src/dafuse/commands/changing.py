@@ -1,4 +1,4 @@
-"""What the commands share that change a model: Ctrl-C says what the model is then."""
+"""For commands that change a model: Ctrl-C says what the model is then."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from dafuse.product.version import VersionRef
 
 @contextmanager
 def changing(model: str) -> Iterator[None]:
-    """Stopped in here, say what is on disk: the step may just have been finished."""
+    """On Ctrl-C in here, say what is on disk: the step may just have been finished."""
     folder = ModelFolder(model)
     before = folder.current_if_any()
     try:

@@ -1,4 +1,4 @@
-"""`dafuse demo`: a model is taught, taught again, merged with another and tested, on drawings."""
+"""`dafuse demo`: teach a model, teach it again, merge it with another, test it, on drawings."""
 
 import shutil
 import time
@@ -120,7 +120,7 @@ class Demo:
         return model
 
     def _ask(self, model: "Classifier") -> None:
-        """What it takes a picture of a class for that the second lesson brings."""
+        """Ask about a picture of a class that only the second lesson brings."""
         picture = self.out / "test" / "church" / "000.jpg"
         self._say("predict", self.out / "model", picture)
         (answer,), took = _timed(lambda: model.predict(picture))
@@ -132,7 +132,7 @@ class Demo:
         self.console.print(f"dafuse {command} {' '.join(map(str, arguments))}")
 
     def _row(self, step: str, took: float, model: "Classifier | None" = None) -> None:
-        """With a model: how many test pictures of the classes that it knows are right."""
+        """Add a row; with a model, also how many test pictures of its classes are right."""
         cells = [step, f"{took:.1f}"]
         if model is not None:
             evaluation = model.evaluate(self.out / "test")
@@ -149,7 +149,7 @@ def _timed(work: Callable[[], Found]) -> tuple[Found, float]:
 
 
 def _own_folder(out: Path) -> Path:
-    """Without what an earlier demo left; folders that no demo made are never touched."""
+    """The folder, without what an earlier demo left. What no demo made is never touched."""
     there = [out / name for name in MADE if (out / name).exists()]
     if there and not (out / MARK).exists():
         raise DafuseError(f"{there[0]} is there and was not made by the demo: choose another --out")

@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _make(steps: "Sequence[Step]", options: argparse.Namespace, out: Path) -> list[str]:
-    """Make the steps, unless only a report is asked for; those that failed."""
+    """Make the steps, unless only a report is asked for. Returns those that failed."""
     if options.report_only:
         return []
     make_folder(out)
@@ -117,7 +117,7 @@ def _cells(
 def _report(
     name: str, experiment: Experiment, planned: "list[Planned]", missing: list[str], file: Path
 ) -> None:
-    """Of what is there: the page, the tables and the figure, in files of this name."""
+    """Write the page, the tables and the figure of the runs that are there."""
     runs = [found for each in planned if (found := each.found()) is not None]
     if not runs:
         return
@@ -129,7 +129,7 @@ def _report(
 
 
 def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
-    """Make every step that is not finished; what failed, and why."""
+    """Make every step that is not finished. Returns what failed, and why."""
     from dafuse.engine.run import prepare
 
     failed: list[str] = []
@@ -192,7 +192,7 @@ def _show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path
 
 
 def _guessed(steps: "Sequence[Step]") -> tuple[dict[str, float], str]:
-    """Seconds of steps of which nothing is known, by name; or why there are none."""
+    """Guessed seconds of steps that were never timed, by name; or why there are none."""
     if not steps:
         return {}, ""
     from dafuse.experiments.guess import Guess
@@ -233,7 +233,7 @@ def _measure_options(options: argparse.Namespace, measures: bool) -> MeasureOpti
 
 
 def _method_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """What is said of methods, for every one that has such an option; and the rest."""
+    """Options for every method that has them, and all other arguments."""
     common: dict[str, str] = {}
     rest: list[str] = []
     words = iter(arguments)
@@ -284,7 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--report-only", action="store_true", help="make the report of what is there, run nothing"
     )
-    measured = parser.add_argument_group("what is measured, of an experiment that measures")
+    measured = parser.add_argument_group("for an experiment that measures")
     for field in fields(MeasureOptions):
         told = f"{field.metadata['help']}; {field.default} if left out"
         measured.add_argument(f"--measure-{field.name}", type=int, metavar="N", help=told)

@@ -1,4 +1,4 @@
-"""`dafuse forget MODEL CLASS... [--for-good]`."""
+"""`dafuse forget MODEL CLASS... [--for-good]`: remove classes."""
 
 from dafuse.commands.changing import changing
 from dafuse.commands.network import add_network_options, open_folder
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--for-good",
         action="store_true",
-        help="also delete every version that holds them, so that undo cannot bring them back",
+        help="also delete all older versions of the model: undo has nothing left to take back",
     )
     add_network_options(parser)
     options = parser.parse_args(arguments)

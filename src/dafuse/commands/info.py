@@ -9,7 +9,7 @@ def main(arguments: list[str]) -> None:
     parser = Parser(
         prog="dafuse info",
         description="The classes of a model, when each was learned and from how many images; its "
-        "size; and every step that undo can take back.",
+        "size; and its whole history, also the steps that undo cannot reach any more.",
     )
     parser.add_argument("model", help="the model's folder")
     options = parser.parse_args(arguments)

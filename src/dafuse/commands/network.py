@@ -1,4 +1,4 @@
-"""What the commands share that load a model's network: options, and what they open."""
+"""Options of the commands that load a model's network, and what these open."""
 
 import argparse
 import json
@@ -52,13 +52,14 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
     """The model in the folder, or a new one where there is none."""
     from dafuse.product.classifier import Classifier
     from dafuse.product.folder import ModelFolder
-    from dafuse.taught.table import DEFAULT, find_taught
+    from dafuse.taught.contract import refuse_unknown
+    from dafuse.taught.table import DEFAULT, TUNED, find_taught
 
     network, settings = _network(options), _settings(options)
     given = {name: getattr(options, name, None) for name in ("backbone", "seed", "method")}
     if not ModelFolder(options.model).exists():
         chosen = {name: value for name, value in given.items() if value is not None}
-        # here, so that none is taken for another argument of `create`
+        # checked here, so that no setting is taken for another argument of `create`
         find_taught(given["method"] or DEFAULT, settings).defaults(settings)
         return Classifier.create(options.model, **network, **chosen, **settings)
     classifier = Classifier.open(options.model, **network)
@@ -74,8 +75,13 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
                 f"{options.model} was made with the {name} {value}, which cannot be changed: "
                 f"leave out --{name}, or make another model"
             )
+    defaults = find_taught(version.method, version.settings).defaults({})
+    made = {**defaults, **version.settings}  # an older model may lack some
+    if version.method in TUNED:
+        made.setdefault("tune", "none")
+    refuse_unknown(version.method, settings, list(made))
     for name, wanted in settings.items():
-        if (value := version.settings.get(name, "none")) != wanted:
+        if (value := made[name]) != wanted:
             raise DafuseError(
                 f"{options.model} was made with {name}={value}, which cannot be changed to "
                 f"{wanted}: leave it out, or make another model"

@@ -1,4 +1,4 @@
-"""What the commands share that read options: a mistake is one line, with what was likely meant."""
+"""How the commands read options: a mistake is one line, with what was likely meant."""
 
 import argparse
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ SOURCE = (
 
 
 class Parser(argparse.ArgumentParser):
-    """As argparse has it, but for mistakes: one line without the usage."""
+    """The parser of argparse, whose errors are one line without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise mistyped(message, self._option_string_actions, f"{self.prog} --help")
 
 
 def mistyped(message: str, options: Iterable[str], help_command: str) -> DafuseError:
-    """What a parser says, and which option was likely meant where it knows none of that name."""
+    """The error of a parser, with the option that was likely meant where one is unknown."""
     unknown = "unrecognized arguments" in message.lower()
     typed = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
     hint = did_you_mean(typed[0], options) if unknown and typed else ""

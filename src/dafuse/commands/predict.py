@@ -13,6 +13,7 @@ from dafuse.commands.network import add_network_options, open_model
 from dafuse.commands.parsing import Parser
 from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
+from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
@@ -50,12 +51,14 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"--top must be at least 1, not {options.top}")
     if options.threshold is not None and math.isnan(options.threshold):
         raise DafuseError("--threshold must be a number, not nan")
-    images, missing = find_images(options.images)
+    images, missing, skipped = find_images(options.images)
 
     model = open_model(options)
     threshold = -math.inf if options.no_unknown else options.threshold
     for text in missing:
         print(f"dafuse: there is no image in {text}", file=sys.stderr)
+    for line in in_few_lines(skipped):
+        print(f"dafuse: {line}", file=sys.stderr)
     unreadable: list[Path] = []
     answers = zip(images, model.answers(images, options.top, threshold), strict=True)
     show = _show_json if options.json else _show_csv if options.csv else _show_text
@@ -64,29 +67,30 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)
 
 
-def find_images(given: list[str]) -> tuple[list[Path], list[str]]:
+def find_images(given: list[str]) -> tuple[list[Path], list[str], list[Skipped]]:
     """Files as they are, there or not; the images of folders; what patterns match.
 
-    And of what is given, the folders and patterns in which there is none.
+    Also which of the given folders and patterns have no image, and which files are none.
     """
     found: list[Path] = []
     missing: list[str] = []
+    skipped: list[Skipped] = []
     for text in given:
         path = Path(text).expanduser()
         paths = [path]
         if not path.exists() and glob.has_magic(text):
             paths = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-        here = [image for one in paths for image in _images_at(one)]
-        found += here
-        if not here:
+        before = len(found)
+        for one in paths:
+            images, others = images_below(one) if one.is_dir() else ([one], [])
+            found += images
+            skipped += others
+        if len(found) == before:
             missing.append(text)
     if not found:
-        raise DafuseError(f"there is no image in {', '.join(given)}")
-    return found, missing
-
-
-def _images_at(path: Path) -> list[Path]:
-    return images_below(path) if path.is_dir() else [path]
+        why = "".join(f"; {line}" for line in in_few_lines(skipped))
+        raise DafuseError(f"there is no image in {', '.join(given)}{why}")
+    return found, missing, skipped
 
 
 def _noting_unreadable(answers: "Answers", unreadable: list[Path]) -> "Answers":

@@ -1,4 +1,4 @@
-"""`dafuse rename MODEL OLD NEW`."""
+"""`dafuse rename MODEL OLD NEW`: give a class another name."""
 
 from dafuse.commands.changing import changing
 from dafuse.commands.parsing import Parser

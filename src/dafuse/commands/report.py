@@ -1,4 +1,4 @@
-"""`dafuse report RUN... [--out FOLDER] [--ledger FILE]`."""
+"""`dafuse report RUN... [--out FOLDER] [--ledger FILE]`: a page, tables, pictures of runs."""
 
 from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError

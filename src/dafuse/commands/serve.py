@@ -87,8 +87,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--token",
-        help="what teaching needs and, beyond this machine, everything; better given as "
-        "$DAFUSE_TOKEN, which others here cannot see; default: made and printed",
+        help="needed to teach and, from other machines, for everything; better given as "
+        "$DAFUSE_TOKEN, which other users cannot see (default: one is made and printed)",
     )
     parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
     parser.add_argument(

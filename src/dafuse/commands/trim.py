@@ -14,7 +14,9 @@ def main(arguments: list[str]) -> None:
         f"undo goes back less far. Beyond {KEPT} versions the oldest are deleted by themselves.",
     )
     parser.add_argument("model", help="the model's folder")
-    parser.add_argument("--keep", type=int, default=1, help="how many versions to keep (1)")
+    parser.add_argument(
+        "--keep", type=int, required=True, help="how many versions to keep, the newest included"
+    )
     options = parser.parse_args(arguments)
     with changing(options.model):
         deleted = trim(ModelFolder(options.model), options.keep, TerminalProgress())

@@ -1,4 +1,4 @@
-"""`dafuse undo MODEL`: one version back."""
+"""`dafuse undo MODEL`: take back the last step."""
 
 from dafuse.commands.changing import changing
 from dafuse.commands.parsing import Parser
@@ -11,8 +11,8 @@ from dafuse.product.summary import describe
 def main(arguments: list[str]) -> None:
     parser = Parser(
         prog="dafuse undo",
-        description="Take back the last step: learn, forget or rename. Again, the one before it. "
-        "What was undone is deleted.",
+        description="Take back the last step: learn, forget or rename; called again, the step "
+        "before it. What was undone is deleted.",
     )
     parser.add_argument("model", help="the model's folder")
     options = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dafuse.data.dataset import Dataset, ImageSet
-from dafuse.data.listed import Listed, Part
+from dafuse.data.listed import Listed, Part, no_test_part
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
@@ -74,7 +74,10 @@ def arrays_file(file: str | Path) -> Dataset:
 
 
 def arrays_part(file: str | Path, part: Part) -> Listed:
-    """The training or the test images of an .npz; without test images, the training images."""
+    """The training or the test images of an .npz.
+
+    To test with, the training images will do where there are no others; that is said.
+    """
     source = Path(file).expanduser()
     found = _contents(source, KEYS[:2] if part == "train" else ())
     key = "train" if part == "train" or not len(found.get("test_images", ())) else "test"
@@ -89,7 +92,8 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
         names = [classes[label] for label in _numbered(labels, classes, f"{key}_labels")]
     else:
         names = [str(label) for label in labels.tolist()]
-    return Listed(pixels, names, [])
+    skipped = [] if key == part else [no_test_part("images", source.name)]
+    return Listed(pixels, names, skipped)
 
 
 def _contents(source: Path, needed: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ root/train/<class>/**.jpg  root/test/<class>/**.jpg    as it is (also val/ or va
 
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
         split_seed: which images those are.
     """
     top = _existing(root)
-    train, test = _train_and_test(top)
+    train, test, _ = _train_and_test(top)
     files, _ = _images_by_class(train)
     check_class_names(files, train)
     if empty := [name for name, images in files.items() if not images]:
@@ -54,11 +54,12 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
 def folder_part(root: str | Path, part: Part) -> Listed:
     """The training or the test images of a folder; all of them where it does not come split.
 
-    Classes may be without training images, or without any.
+    A class folder may be empty: its class is skipped.
     """
-    train, test = _train_and_test(_existing(root))
+    train, test, beside = _train_and_test(_existing(root))
     top = test if part == "test" and test is not None else train
     files, skipped = _images_by_class(top)
+    skipped = [*beside, *skipped]
     empty = [name for name, images in files.items() if not images]
     if len(empty) == len(files):
         raise DafuseError(
@@ -80,28 +81,43 @@ def _existing(root: str | Path) -> Path:
     return top
 
 
-def _train_and_test(top: Path) -> tuple[Path, Path | None]:
+class _Parts(NamedTuple):
+    """Where the class folders lie, and what lies beside them and is left out."""
+
+    train: Path
+    test: Path | None
+    beside: list[Skipped]
+
+
+def _train_and_test(top: Path) -> _Parts:
     """The folders of class folders: two where the root comes split, else the root itself."""
     inside = {path.name.lower(): path for path in _folders(top)}
     train = inside.get("train")
     if train is None:
-        return top, None
+        return _Parts(top, None, [])
     for name in HELD_OUT:
         if name in inside:
-            return train, inside[name]
+            return _Parts(train, inside[name], _beside(top, train, inside[name]))
     # A lone train/ is a class (of railway pictures) only if it holds pictures, not class folders.
     if _folders(train) and not _images_directly_in(train):
         raise DafuseError(
             f"{top} has {train.name}/ but no test/, val/ or valid/ beside it: "
             f"add one, or give {train} itself"
         )
-    return top, None
+    return _Parts(top, None, [])
+
+
+def _beside(top: Path, train: Path, test: Path) -> list[Skipped]:
+    """Folders and images in a root that comes split, which are in neither part."""
+    others = [path.name for path in _folders(top) if path not in (train, test)]
+    others += [str(path) for path in _images_directly_in(top)]
+    return [Skipped(name, f"beside {train.name}/ and {test.name}/") for name in others]
 
 
 def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
-    """Every class folder's images, both in ASCII order whatever the file system's is.
+    """Every class folder's images, and the files that are none or lie in no class folder.
 
-    And the files that are none, or that lie beside the class folders.
+    All in ASCII order, whatever the file system's is.
     """
     class_folders = _folders(top)
     beside = _images_directly_in(top)
@@ -115,18 +131,16 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
     files: dict[str, list[Path]] = {}
     skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
     for path in class_folders:
-        files[path.name], others = _files_below(path)
-        skipped += [Skipped(str(other), why_not_read(other.name)) for other in others]
+        files[path.name], others = images_below(path)
+        skipped += others
     return files, skipped
 
 
-def images_below(top: Path) -> list[Path]:
-    """The images in a folder and all folders in it, hidden ones left out, in ASCII order."""
-    return _files_below(top)[0]
+def images_below(top: Path) -> tuple[list[Path], list[Skipped]]:
+    """The images in a folder and all folders in it, and the files that are none.
 
-
-def _files_below(top: Path) -> tuple[list[Path], list[Path]]:
-    """The images, and the files that are none."""
+    Both in ASCII order. Hidden files and folders are not looked at.
+    """
     images, others = [], []
     for here, below, names in os.walk(top, onerror=_unreadable, followlinks=True):
         below[:] = [name for name in below if not name.startswith(".")]
@@ -139,7 +153,9 @@ def _files_below(top: Path) -> tuple[list[Path], list[Path]]:
     def place(path: Path) -> str:
         return path.relative_to(top).as_posix()
 
-    return sorted(images, key=place), sorted(others, key=place)
+    others.sort(key=place)
+    skipped = [Skipped(str(path), why_not_read(path.name)) for path in others]
+    return sorted(images, key=place), skipped
 
 
 def _folders(top: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Which kinds of image files can be read here, and what the others need.
 
-Pillow reads most kinds itself. Plug-ins for others are imported when a file is met that needs one.
+Pillow reads most kinds itself. Plug-ins for others are imported when a file needs one.
 """
 
 import os
@@ -61,7 +61,7 @@ def suffix_of(name: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is one that can be read here; hidden ones are none."""
+    """Whether a file of this name is an image that can be read here, and not hidden."""
     return not name.startswith(".") and suffix_of(name) in readable_suffixes()
 
 
@@ -91,7 +91,7 @@ def why_unknown(start: bytes) -> str:
 
 @cache
 def load_plugins() -> int:
-    """Let Pillow use every plug-in that is installed; how many there are."""
+    """Let Pillow use every plug-in that is installed. Returns how many there are."""
     found = [plugin for plugin in PLUGINS if _installed(plugin)]
     for plugin in found:
         with suppress(ImportError):  # one that does not fit this machine: its files stay unknown

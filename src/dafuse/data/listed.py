@@ -11,7 +11,7 @@ SHOWN = 3  # files that a line names
 
 
 class Skipped(NamedTuple):
-    """A file or a folder that is left out, and why."""
+    """A file, a folder or a part of a source that is left out, and why."""
 
     name: str
     why: str
@@ -26,6 +26,11 @@ class Listed(NamedTuple):
     items: Sequence[Path | np.ndarray] | np.ndarray
     names: list[str]
     skipped: list[Skipped]
+
+
+def no_test_part(what: str, source: str) -> Skipped:
+    """What is said where a source is tested that has a training part alone."""
+    return Skipped("the test part", f"no test {what} in {source}: tested on its training images")
 
 
 def in_few_lines(skipped: Iterable[Skipped]) -> list[str]:

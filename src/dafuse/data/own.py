@@ -14,7 +14,7 @@ WANTED = "a folder with a folder for each class, a .csv or .parquet of paths and
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Which kind of source there is at the path; None: none."""
+    """The kind of source at the path; None where there is none."""
     there = Path(path).expanduser()
     if there.is_dir():
         return "folder"
@@ -22,7 +22,7 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def part_of(path: str | Path, part: Part) -> Listed:
-    """The images of a source to learn from or to test with; all where it does not come split."""
+    """The training or the test images of a source; all of them where it does not come split."""
     there, kind = Path(path).expanduser(), kind_of(path)
     if kind == "folder":
         return folder_part(there, part)

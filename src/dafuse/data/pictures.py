@@ -1,4 +1,4 @@
-"""Images as people have them (paths, Pillow images, arrays, bytes of files), to pixels."""
+"""Pixels of images as people have them: paths, Pillow images, arrays, bytes of files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,10 +15,11 @@ from dafuse.errors import DafuseError
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 Pictures = Picture | Iterable[Picture]
 Found = TypeVar("Found")
+AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 
 
 def as_list(images: Pictures) -> list[Picture]:
-    """One image or many, as many; an array of four dimensions is many."""
+    """A list of one image or of many; an array of four dimensions is many."""
     if isinstance(images, np.ndarray):
         return list(images) if images.ndim == 4 else [images]
     return [images] if isinstance(images, str | Path | bytes | Image.Image) else list(images)
@@ -44,7 +45,7 @@ def read_all(
     cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
 ) -> list[Any]:
-    """The pixels of each image, or what is cut of them, or why it has none; by several threads."""
+    """The pixels of each image, or what is cut of them, or why it cannot be read; by threads."""
 
     def attempt(image: Picture) -> Any:
         try:
@@ -64,7 +65,7 @@ def in_parts(
     cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
 ) -> Iterator[Found | UnreadableImage]:
-    """What is computed of each image, or why it has no pixels; so many are decoded together.
+    """What is computed from each image, or why it cannot be read; so many are decoded together.
 
     Whole photographs take much memory: what is needed of them can be cut as soon as they are read.
     """
@@ -79,7 +80,7 @@ def in_parts(
 def require_read(
     images: Sequence[Picture], found: Iterable[Found | UnreadableImage]
 ) -> list[Found]:
-    """What was found for each image; the first that could not be read is named."""
+    """What was found for each image. Refuses, by name, the first that could not be read."""
     read: list[Found] = []
     for number, (image, one) in enumerate(zip(images, found, strict=True)):
         if isinstance(one, UnreadableImage):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dafuse.data.dataset import Dataset
-from dafuse.data.listed import Listed, Part
+from dafuse.data.listed import Listed, Part, Skipped, no_test_part
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
@@ -32,7 +32,7 @@ def table(
         root: folder that the paths are relative to; the table's own folder if not given.
         path_column: column of the image paths.
         label_column: column of the class names.
-        split_column: column of train, test or val (val counts where no row is test), if there.
+        split_column: column that says train, test or val, if any; without test rows, val is test.
         test_fraction: share of each class held out for testing, where there is no split column.
         split_seed: which images those are.
     """
@@ -59,16 +59,19 @@ def table(
 def table_part(file: str | Path, part: Part) -> Listed:
     """The training or the test images of a table; all of them where it has no such column.
 
-    To test with, the training images will do where there are no others.
+    To test with, the training images will do where there are no others; that is said.
     """
     rows = _rows(Path(file).expanduser(), "path", "label", "split")
+    skipped: list[Skipped] = []
     if rows.parts is not None:
         parts = rows.parts if part == "test" else _with_training(rows)
         wanted = part if part in parts else "train"
+        if wanted != part:
+            skipped.append(no_test_part("rows", rows.source.name))
         used = [row for row, its_part in enumerate(parts) if its_part == wanted]
         taken = [[column[row] for row in used] for column in (rows.paths, rows.names)]
         rows = rows._replace(paths=taken[0], names=taken[1])
-    return Listed(_existing(rows, None), rows.names, [])
+    return Listed(_existing(rows, None), rows.names, skipped)
 
 
 class _Rows(NamedTuple):

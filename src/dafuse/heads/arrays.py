@@ -5,6 +5,7 @@ same device. Whatever is summed over images is summed in float64 (`exact`).
 """
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,13 @@ import numpy as np
 from dafuse.errors import DafuseError
 
 Array = Any  # numpy.ndarray or torch.Tensor
+
+
+def under(start: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
+    }
 
 
 def library(array: Array) -> ModuleType:

@@ -10,7 +10,9 @@ scores that mean nothing grows with the root of ln K. After all that one tempera
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -23,33 +25,48 @@ TYPICAL = 0.235  # on held-out training images of CIFAR-100
 REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
 FADING = 3  # power of the share of classes that were known then
 LEAST_TESTED = 5  # images, of which fewer say nothing of what others are like
-TRUST = 3000  # images left out that count as much as the typical temperature
+Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """What is known of t."""
+    """What is known of t: a geometric mean over all images left out, and over where it starts."""
 
     value: float = TYPICAL
     images: int = 0  # that were left out, in all lessons
+    trust: ClassVar[int] = 3000  # images that the value at the start counts as
 
-    def after(
-        self, scores_NC: np.ndarray, labels_N: np.ndarray, trust: int = TRUST
-    ) -> "Temperature":
-        """When these images have been left out, too: a geometric mean over all of them."""
+    def after(self, scores_NC: np.ndarray, labels_N: np.ndarray) -> Self:
+        """When these images have been left out, too."""
+        return self.after_logits(calibrated(scores_NC, 1.0), labels_N)
+
+    def after_logits(self, logits_NC: np.ndarray, labels_N: np.ndarray) -> Self:
+        """As `after`, where t divides other logits than those of bent scores."""
         count = len(labels_N)
-        if not count or scores_NC.shape[1] < 2:
+        if not count or logits_NC.shape[1] < 2:
             return self
-        best = best_temperature(calibrated(scores_NC, 1.0), labels_N)
-        known = trust + self.images
-        mean = (known * math.log(self.value) + count * math.log(best)) / (known + count)
-        return Temperature(math.exp(mean), self.images + count)
+        best = best_temperature(logits_NC, labels_N)
+        value = geometric_mean(self.value, self.trust + self.images, best, count)
+        return replace(self, value=value, images=self.images + count)
 
-    def joined(self, other: "Temperature") -> "Temperature":
-        """What two classifiers know together: a geometric mean over all images left out."""
-        mine, theirs = TRUST / 2 + self.images, TRUST / 2 + other.images
-        mean = (mine * math.log(self.value) + theirs * math.log(other.value)) / (mine + theirs)
-        return Temperature(math.exp(mean), self.images + other.images)
+    def joined(self, other: Self) -> Self:
+        """What two classifiers know together."""
+        mine, theirs = self.trust / 2 + self.images, other.trust / 2 + other.images
+        value = geometric_mean(self.value, mine, other.value, theirs)
+        return replace(self, value=value, images=self.images + other.images)
+
+    def numbers(self) -> dict[str, float]:
+        return {"temperature": self.value, "temperature_images": float(self.images)}
+
+    @classmethod
+    def from_numbers(cls, numbers: Numbers) -> Self:
+        return cls(numbers["temperature"], int(numbers["temperature_images"]))
+
+
+class QuickTemperature(Temperature):
+    """One that starts less sure of itself, so that fewer images move it."""
+
+    trust: ClassVar[int] = 100
 
 
 @dataclass(frozen=True)
@@ -84,6 +101,16 @@ class Threshold:
         value = (self.images * self.value + other.images * other.value) / images
         return Threshold(value, images, max(self.classes, other.classes))
 
+    def numbers(self) -> dict[str, float]:
+        """All but the value, which `Head.numbers` has."""
+        return {"threshold_images": float(self.images), "threshold_classes": float(self.classes)}
+
+    @classmethod
+    def from_numbers(cls, numbers: Numbers, classes: int) -> "Threshold":
+        """Of a model that knows so many classes; older ones lack some of the numbers."""
+        images = numbers.get("threshold_images", 0.0)
+        return cls(numbers["threshold"], images, int(numbers.get("threshold_classes", classes)))
+
 
 def sharpness(classes: int, temperature: float) -> float:
     """What bent scores of so many classes are multiplied by."""
@@ -103,6 +130,12 @@ def unit_of(head: Linear, means_CM: Array) -> float:
     others = (float(scores_CC.sum()) - own) / max(1, classes - 1)
     unit = (own - others) / classes
     return unit if classes > 1 and unit > 0 else 1.0
+
+
+def geometric_mean(one: float, its_weight: float, other: float, weight: float) -> float:
+    """The mean of two positive numbers, each with a weight."""
+    total = its_weight * math.log(one) + weight * math.log(other)
+    return math.exp(total / (its_weight + weight))
 
 
 def best_temperature(logits_NC: np.ndarray, labels_N: np.ndarray) -> float:

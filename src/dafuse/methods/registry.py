@@ -80,9 +80,9 @@ def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Every option of the method: those given, and the defaults of the others."""
     defaults = {f.name: f.default for f in fields(find_method(name)) if f.name != "trainer"}
-    if unknown := options.keys() - defaults.keys():
+    if unknown := sorted(options.keys() - defaults.keys()):
         raise DafuseError(
-            f"the method {name} has no option {', '.join(sorted(unknown))}; "
-            f"it has {', '.join(defaults) or 'none'}"
+            f"the method {name} has no option {', '.join(unknown)}; "
+            f"it has {', '.join(defaults) or 'none'}" + did_you_mean(unknown[0], defaults)
         )
     return defaults | options

@@ -16,7 +16,7 @@ from dafuse.product.folder import ModelFolder
 from dafuse.product.seen import HASH_BYTES, WORDS
 from dafuse.product.version import ClassRecord, Version
 from dafuse.taught.contract import CLASS, PREDICT, SHARED
-from dafuse.taught.table import find_taught
+from dafuse.taught.table import entry_of
 
 STRANGER = "not part of the model"
 HASHES = "short hashes of the pictures taught, by which they are recognised"
@@ -168,7 +168,7 @@ def _roles(
         folder.require_still(current)
     for version in history:  # the one that counts comes last and has the last word
         kept = "" if version.number == current.number else f", kept for undo to {version.number}"
-        words = find_taught(version.method, version.settings).kept
+        words = entry_of(version.method, version.settings).words.kept
         roles[_name(folder, folder.version_file(version.number))] = _Role(
             "class names, numbers of images, settings, accuracies, times; no file names" + kept
         )

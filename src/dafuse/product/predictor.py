@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
@@ -36,7 +36,6 @@ from dafuse.vit.card import (
 )
 from dafuse.vit.extractor import available_processors, open_session
 
-AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 FORMAT = 1
 OUTPUTS = ("logits", "probabilities", "familiarity")
 HOW_TO = PICTURES | {

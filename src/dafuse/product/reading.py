@@ -11,14 +11,12 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
 from dafuse.data.listed import Skipped
 from dafuse.data.names import check_class_names, composed
-from dafuse.data.pictures import in_parts
+from dafuse.data.pictures import AT_ONCE, in_parts
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.product.seen import Seen, digest_of
 from dafuse.product.version import Version
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
-
-AT_ONCE = 32  # images decoded and computed together
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The methods of closed form that are taught by torch: what each keeps, and what stays of a class.
+"""The methods of closed form that are taught by torch.
 
 All that they do is in `taught.sums` and in the methods themselves.
 """
@@ -10,21 +10,11 @@ from dafuse.methods.klda import KLDA
 from dafuse.methods.layup import LayUP
 from dafuse.methods.lift import LIFT
 from dafuse.methods.ranpac import RanPAC
+from dafuse.taught import words
 from dafuse.taught.sums import TaughtSums
 
 # random ones, where benchmark runs have 5,000 or 10,000: those take 50 to 400 MB in every version
 COLUMNS = 2000
-ADAPTER = {"shared/modules/": "the adapter, trained in the first lesson; one for all classes"}
-GRAM = {
-    "class/moments": "the sum of the features of its images",
-    "shared/gram": "second moments of features, summed over the images of all classes",
-    "shared/count": "how many images are in these sums",
-    "predict/": "the weights of the classes, which follow from the sums",
-}
-SCATTER = {
-    "class/": "how many images, and the mean of their features",
-    "shared/": "the scatter about the class means, summed over the images of all classes",
-}
 
 
 class TaughtRanPAC(TaughtSums):
@@ -33,11 +23,7 @@ class TaughtRanPAC(TaughtSums):
     tunes: ClassVar[str] = "first"
     in_lessons: ClassVar[dict[str, Any]] = {"projection": COLUMNS}
     records: ClassVar[tuple[str, ...]] = ("moments",)
-    kept: ClassVar[dict[str, str]] = {**ADAPTER, **GRAM}
-    remains: ClassVar[str] = (
-        "their images stay among those of the second moments of all classes, and among those that "
-        "the adapter was trained with, if they were in the first lesson"
-    )
+    remains: ClassVar[str] = words.RANPAC.remains
 
 
 class TaughtLayUP(TaughtSums):
@@ -45,11 +31,7 @@ class TaughtLayUP(TaughtSums):
     made_of = LayUP
     records: ClassVar[tuple[str, ...]] = ("moments",)
     draws: ClassVar[bool] = False
-    kept: ClassVar[dict[str, str]] = {**ADAPTER, **GRAM}
-    remains: ClassVar[str] = (
-        "their images stay among those of the second moments of all classes, and among those that "
-        "an adapter was trained with, if there is one and they were in the first lesson"
-    )
+    remains: ClassVar[str] = words.LAYUP.remains
 
 
 class TaughtKLDA(TaughtSums):
@@ -58,12 +40,7 @@ class TaughtKLDA(TaughtSums):
     in_lessons: ClassVar[dict[str, Any]] = {"width": COLUMNS}
     records: ClassVar[tuple[str, ...]] = ("sums.counts", "sums.means")
     weights: ClassVar[str] = "weights.values"
-    remains: ClassVar[str] = "their images stay among those of the scatter of all classes"
-    kept: ClassVar[dict[str, str]] = {
-        **SCATTER,
-        "predict/chosen": "the kind of classifier, its penalty, its temperature",
-        "predict/": "the weights of the classes, which follow from the sums",
-    }
+    remains: ClassVar[str] = words.KLDA.remains
 
 
 class TaughtAnaCP(TaughtSums):
@@ -72,17 +49,7 @@ class TaughtAnaCP(TaughtSums):
     in_lessons: ClassVar[dict[str, Any]] = {"width": COLUMNS}
     records: ClassVar[tuple[str, ...]] = ("sums*.counts", "sums*.means")
     leaves_out: ClassVar[bool] = False
-    remains: ClassVar[str] = (
-        "their images stay among those of the scatter of all classes, and among those that an "
-        "adapter was trained with, if there is one and they were in the first lesson"
-    )
-    kept: ClassVar[dict[str, str]] = {
-        **ADAPTER,
-        **SCATTER,
-        "predict/targets": "what features of each class are projected to",
-        "predict/onto": "the projections, which follow from the sums",
-        "predict/": "the weights of the classes, which follow from the sums",
-    }
+    remains: ClassVar[str] = words.ANACP.remains
 
 
 class TunedLift(TaughtSums):
@@ -94,16 +61,4 @@ class TunedLift(TaughtSums):
     records: ClassVar[tuple[str, ...]] = ("sums.*",)
     weights: ClassVar[str] = "weights.values"
     draws: ClassVar[bool] = False
-    remains: ClassVar[str] = (
-        "an adapter stays as it was trained, with their images among others, if they were in a "
-        "lesson that trained one"
-    )
-    kept: ClassVar[dict[str, str]] = {
-        "shared/modules/": "the adapter, or the mean of those trained; one for all classes",
-        "class/sums.counts": "how many images",
-        "class/sums.means": "the mean of their features",
-        "class/sums.directions": "the directions in which their features vary most",
-        "class/sums.rest": "how much each feature varies beside that",
-        "predict/chosen": "the kind of classifier, its penalty, its temperature",
-        "predict/": "the weights of the classes, which follow from all records",
-    }
+    remains: ClassVar[str] = words.TUNED_LIFT.remains

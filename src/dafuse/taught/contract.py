@@ -1,11 +1,11 @@
 """What the product asks of a method that people teach. No torch here.
 
 A taught method is made for a network and has settings. It learns lessons, drops classes, joins with
-another of its kind, and says what is kept of it: arrays, whose names begin with what they are of,
+another of its kind, and gives what is kept of it: arrays, whose names say what they belong to,
 
     class/...     an entry for each class, in the order of the classes: its record
-    shared/...    of all classes together
-    predict/...   what features are answered with; it follows from the others
+    shared/...    what all classes share
+    predict/...   the classifier over features; it follows from the others
 
 and a few numbers. Storage, undo, forgetting and the ledger need to know no more than that.
 """
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
+from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
 from dafuse.progress import Progress
 from dafuse.vit.extractor import Extractor
@@ -60,50 +61,43 @@ class Teachable(Protocol):
     trains: ClassVar[bool]  # reads the images of a lesson itself; others are given features
     needs_torch: ClassVar[bool]
     remains: ClassVar[str]  # what stays of a class that is dropped, in words; "" for nothing
-    kept: ClassVar[Mapping[str, str]]  # how names of arrays begin -> what it is
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None: ...
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Every setting: those given, and defaults for the others. Refuses what it has not."""
+        """Every setting: those given, and defaults for the others. Refuses unknown ones."""
 
     def learn(self, lesson: Lesson) -> Tested:
-        """New classes, and more of known ones."""
+        """Learn new classes, and more of known ones."""
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Know these classes alone, in this order."""
+        """Keep these classes alone, in this order."""
 
     def merge(self, other: Any, numbers: Sequence[int]) -> None:
-        """Learn what another was taught, whose class i is this one's ``numbers[i]``."""
+        """Add what another was taught; its class i is this one's ``numbers[i]``."""
 
     def arrays(self) -> Arrays: ...
 
     def numbers(self) -> Numbers: ...
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
-        """Become what these were taken from."""
+        """Become the method that these were taken from."""
 
     def encoder(self, shared: Arrays) -> Encode:
-        """From pixels to the features that `Head` answers; given all arrays but the records."""
+        """The map from pixels to the features that `Head` takes; given all arrays but records."""
 
     def graph(self, shared: Arrays) -> "ModelProto":
         """What `encoder` computes, as an ONNX graph whose output is called ``features``."""
 
 
 def head_of(arrays: Arrays, numbers: Numbers) -> Head:
-    """What features are answered with, from the arrays that begin with ``predict/``."""
+    """The classifier over features, from the arrays that begin with ``predict/``."""
     return Head.from_arrays(under(PREDICT, arrays), numbers)
 
 
-def under(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """The arrays whose names begin so, without that."""
-    return {
-        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
-    }
-
-
 def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """The arrays with this before their names: what `under` undoes."""
     return {start + name: array for name, array in arrays.items()}
 
 
@@ -111,5 +105,5 @@ def refuse_unknown(method: str, given: dict[str, Any], known: Sequence[str]) -> 
     if unknown := sorted(given.keys() - set(known)):
         raise DafuseError(
             f"the method {method} has no option {', '.join(unknown)}; "
-            f"it has {', '.join(known) or 'none'}"
+            f"it has {', '.join(known) or 'none'}" + did_you_mean(unknown[0], known)
         )

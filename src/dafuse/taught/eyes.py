@@ -2,7 +2,8 @@
 
 from importlib.util import find_spec
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
+from dafuse.taught.table import before_torch
 from dafuse.vit.extractor import Extractor
 from dafuse.vit.weights import BACKBONES, COMPACT
 
@@ -15,7 +16,7 @@ def open_eye(
     threads: int | None = None,
     trains: bool = False,
 ) -> Extractor:
-    """The network of this tag, with these very weights.
+    """Open the network of this tag, with these very weights.
 
     Args:
         tag: exact timm tag, or that of the network inside the package
@@ -29,10 +30,26 @@ def open_eye(
     if by_onnxruntime and sha256 in (None, *BACKBONES[COMPACT].sha256):
         return Extractor.embedded(threads)
     if find_spec("torch") is None or find_spec("timm") is None:
-        why = "a method that trains" if trains else f"the backbone {tag}"
-        if device in ("cuda", "mps"):
-            why = f"the device {device}"
-        raise DafuseError(f"{why} needs torch, which is not installed: pip install 'dafuse[torch]'")
+        why = _why_torch(tag, weights, device, trains)
+        raise DafuseError(f"{why} torch, which is not installed: pip install 'dafuse[torch]'")
+    before_torch()
     from dafuse.taught.torch_eye import TorchExtractor
 
     return TorchExtractor.load(tag, weights, sha256, device, threads)
+
+
+def _why_torch(tag: str, weights: str | None, device: str, trains: bool) -> str:
+    """What asks for torch, as the beginning of a sentence."""
+    if tag not in BACKBONES:
+        hint = did_you_mean(tag, BACKBONES)
+        other = f"{hint} Another" if hint else "; any"
+        return f"dafuse itself knows no backbone {tag}{other} tag of timm needs"
+    if device in ("cuda", "mps"):
+        return f"the device {device} needs"
+    if trains:
+        return "a method that trains needs"
+    if tag != COMPACT:
+        return f"the backbone {tag} needs"
+    if weights:
+        return f"reading {weights} (--weights) needs"
+    return f"a model taught with other weights of {tag} needs"

@@ -22,6 +22,7 @@ from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise
 from dafuse.methods.lifted import Head as HeadName
 from dafuse.methods.lifted import kinds_of, lift_of
+from dafuse.taught import words
 from dafuse.taught.contract import (
     CLASS,
     PREDICT,
@@ -55,19 +56,7 @@ class TaughtLift:
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
-    remains: ClassVar[str] = (
-        "the temperature, the threshold of unknown and the tally of penalties stay as they were "
-        "found, with its images among others"
-    )
-    kept: ClassVar[dict[str, str]] = {
-        "class/counts": "how many images",
-        "class/means": "the mean of their features",
-        "class/directions": "the directions in which their features vary most",
-        "class/rest": "how much each feature varies beside that",
-        "shared/evidence": "how many images left out were right at each penalty, in all lessons",
-        "predict/": "the weights of the classes, and how familiar images are: it follows from all "
-        "records",
-    }
+    remains: ClassVar[str] = words.LIFT.remains
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         self.eye, self.features = eye, settings["features"]
@@ -144,15 +133,13 @@ class TaughtLift:
         }
 
     def numbers(self) -> Numbers:
-        kind, *chosen = astuple(self.solved.choice)
-        names = ("penalty", "left_out", "accuracy", "temperature", "temperature_images")
-        values = [*chosen, *astuple(self.solved.temperature)]
-        threshold = self.solved.threshold
+        solved = self.solved
+        kind, *chosen = astuple(solved.choice)
         return {
             "kind": float(KINDS.index(kind)),
-            **dict(zip(names, map(float, values), strict=True)),
-            "threshold_images": threshold.images,
-            "threshold_classes": float(threshold.classes),
+            **dict(zip(("penalty", "left_out", "accuracy"), map(float, chosen), strict=True)),
+            **solved.temperature.numbers(),
+            **solved.threshold.numbers(),
             **self.head().numbers(),
         }
 
@@ -169,15 +156,11 @@ class TaughtLift:
                 int(numbers["left_out"]),
                 numbers["accuracy"],
             ),
-            Temperature(numbers["temperature"], int(numbers["temperature_images"])),
+            Temperature.from_numbers(numbers),
         )
         if SHARED + "evidence" in arrays:  # which models of before have not
             self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
-        self.solved.threshold = Threshold(
-            numbers["threshold"],
-            numbers.get("threshold_images", 0.0),  # models of before knew none
-            int(numbers.get("threshold_classes", 0)),
-        )
+        self.solved.threshold = Threshold.from_numbers(numbers, self._head.classes)
 
 
 def _last_token(eye: Extractor, features: Depths) -> slice:

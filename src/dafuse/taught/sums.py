@@ -1,9 +1,9 @@
 """Methods of closed form as people teach them, by torch: sums behind a network that may be tuned.
 
-Each is the method of a benchmark run and learns a lesson as that learns a task. Known classes come
-again in any lesson, for sums add up. Where a lesson trains an adapter, a tenth of its images takes
-no part in that; they are in the sums like all others, and are left out of them in turn to see how
-well the classes do and how sure the model may be.
+Each wraps the method of a benchmark run and learns a lesson as that learns a task. As sums add up,
+any lesson may bring known classes again. Where a lesson trains an adapter, a tenth of its images
+takes no part in the training; they are in the sums like all others, and are left out of them in
+turn to see how well the classes do and how sure the model may be.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import spread
-from dafuse.heads.confidence import BEND, Temperature, sharpness
-from dafuse.heads.head import NEVER, Head
+from dafuse.heads.confidence import BEND, QuickTemperature, Threshold, geometric_mean, sharpness
+from dafuse.heads.head import Head
 from dafuse.methods.registry import checked_options
 from dafuse.taught.contract import (
     CLASS,
@@ -33,8 +33,7 @@ from dafuse.taught.contract import (
     Tested,
     under,
 )
-from dafuse.taught.images import HELD_OUT, held_out, load_images
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
 from dafuse.vit.backbone import ViT
 from dafuse.vit.extractor import Extractor
 
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 ENERGY = 20.0  # what scores in units are multiplied by for the familiarity
-REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
-ENOUGH = 20  # images of a lesson, from which on they say which share that is
-TRUST = 100  # images that earlier lessons, or typical ones, count as
 MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # in a method's state
 
 
@@ -63,23 +59,21 @@ class TaughtSums:
     trains: ClassVar[bool] = True  # some do, and all of them read the images by torch
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str]
-    kept: ClassVar[dict[str, str]]
     made_of: ClassVar[Callable[..., Any]]  # the method's class
     name: ClassVar[str]
-    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that are others than in a benchmark run
+    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of a benchmark run
     records: ClassVar[tuple[str, ...]]  # patterns of statistics that have an entry for each class
     weights: ClassVar[str] = "rows"  # what the class weights are called in the state
     leaves_out: ClassVar[bool] = True  # each image in turn; else some are held out, then taught
     draws: ClassVar[bool] = True  # random columns, by the seed
-    tunes: ClassVar[str] = "none"  # when, where that is no setting
+    tunes: ClassVar[str] = "none"  # when it trains an adapter, where that is no setting
 
     def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
         self.eye, self.settings, self.seed = eye, settings, seed
         self.state: dict[str, Tensor] = {}  # of the method, after a lesson
         self.tasks = 0  # lessons of two new classes or more, which can train an adapter
-        self.unit, self.temperature = 1.0, Temperature()
-        self.threshold, self.familiar = NEVER, 0  # and the images that it comes from
+        self.unit, self.temperature, self.threshold = 1.0, QuickTemperature(), Threshold()
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +98,7 @@ class TaughtSums:
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
         trainer = Trainer(self.eye.vit, loader, self.eye.fabric, self.seed, lesson.progress)
         method = self._method(trainer, given)
-        # with none to try it chooses as a benchmark run does, which proves nothing of the classes
+        # without images to try, it chooses as a benchmark run does, which says nothing of classes
         method.teach(task, images, tried if len(tried) else None)
         self.tasks += new > 1
         self._keep(method)
@@ -134,9 +128,9 @@ class TaughtSums:
         self._keep(method)
         self.tasks = max(self.tasks, other.tasks)
         mine, its = 1 + self.temperature.images, 1 + other.temperature.images
-        self.unit = float((self.unit**mine * other.unit**its) ** (1 / (mine + its)))
-        self._add_threshold(other.threshold, other.familiar)
+        self.unit = geometric_mean(self.unit, mine, other.unit, its)
         self.temperature = self.temperature.joined(other.temperature)
+        self.threshold = self.threshold.joined(other.threshold)
 
     def encoder(self, shared: Arrays) -> Encode:
         method = self._network(shared, self.eye.fabric.device)
@@ -164,7 +158,7 @@ class TaughtSums:
             bend=BEND / self.unit,
             sharpness=sharpness(len(weights_CM), self.temperature.value),
             energy=ENERGY / self.unit,
-            threshold=self.threshold,
+            threshold=self.threshold.value,
         )
 
     def arrays(self) -> Arrays:
@@ -176,20 +170,19 @@ class TaughtSums:
         return {
             "tasks": float(self.tasks),
             "unit": self.unit,
-            "temperature": self.temperature.value,
-            "temperature_images": float(self.temperature.images),
-            "threshold_images": float(self.familiar),
+            **self.temperature.numbers(),
+            **self.threshold.numbers(),
             **self.head().numbers(),
         }
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
         self.state = self._state_of(arrays)
         self.tasks, self.unit = int(numbers["tasks"]), numbers["unit"]
-        self.threshold, self.familiar = numbers["threshold"], int(numbers["threshold_images"])
-        self.temperature = Temperature(numbers["temperature"], int(numbers["temperature_images"]))
+        self.temperature = QuickTemperature.from_numbers(numbers)
+        self.threshold = Threshold.from_numbers(numbers, len(arrays[PREDICT + "bias"]))
 
     def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
-        """Whether this lesson trains an adapter. Refuses what can then not be."""
+        """Whether this lesson trains an adapter. Refuses what does not go with that."""
         tune = self.settings.get("tune", self.tunes)
         lessons = {"none": 0, "first": 1, "each": self.settings.get("tune_tasks", 0)}[tune]
         new = len(lesson.names) - lesson.known
@@ -209,25 +202,16 @@ class TaughtSums:
 
     def _calibrate(self, labels_N: np.ndarray, scores_NC: np.ndarray) -> None:
         """How sure the model may be, by images of this lesson and of those before."""
-        count, before = len(labels_N), self.temperature.images
-        if not count or scores_NC.shape[1] < 2:
+        count, classes = scores_NC.shape
+        if not count or classes < 2:
             return
         own_N = scores_NC[np.arange(count), labels_N]
-        others_N = (scores_NC.sum(1) - own_N) / (scores_NC.shape[1] - 1)
+        others_N = (scores_NC.sum(1) - own_N) / (classes - 1)
         if (unit := float((own_N - others_N).mean())) > 0:
-            known = min(TRUST, before)
-            mean = known * np.log(self.unit) + count * np.log(unit)
-            self.unit = float(np.exp(mean / (known + count)))
-        self.temperature = self.temperature.after(scores_NC / self.unit, labels_N, TRUST)
-        if count >= ENOUGH:
-            familiarity_N = self.head().energies(scores_NC)
-            self._add_threshold(float(np.quantile(familiarity_N, REFUSED)), count)
-
-    def _add_threshold(self, threshold: float, images: int) -> None:
-        """The mean over all images that thresholds come from."""
-        if images:
-            before, self.familiar = self.familiar, self.familiar + images
-            self.threshold = (before * self.threshold + images * threshold) / self.familiar
+            known = min(self.temperature.trust, self.temperature.images)
+            self.unit = geometric_mean(self.unit, known, unit, count)
+        self.temperature = self.temperature.after(scores_NC / self.unit, labels_N)
+        self.threshold = self.threshold.after(self.head().energies(scores_NC), classes)
 
     def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
         """The benchmark's method, with all that was learned."""
@@ -239,7 +223,7 @@ class TaughtSums:
         return method
 
     def _network(self, shared: Arrays, device: torch.device) -> Any:
-        """The method as far as it gives hidden features, on this device."""
+        """The part of the method that computes hidden features, on this device."""
         still = _Still(self.eye.vit, device, self.seed)
         method = type(self).made_of(trainer=still, **self.settings)
         method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
@@ -260,7 +244,7 @@ class TaughtSums:
         return PREDICT + {self.weights: "weights", "weights.step": "step"}.get(rest, rest)
 
     def _state_of(self, arrays: Arrays) -> dict[str, Tensor]:
-        """The inverse of `arrays`, of copies: what a file gives may not be written to."""
+        """The inverse of `arrays`. It copies, for arrays from a file may not be written to."""
         found = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
         for name, array in under(SHARED, arrays).items():
             found[name if name.startswith(MODULES) else STATISTICS + name] = array
@@ -271,6 +255,6 @@ class TaughtSums:
 
 
 def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:
-    """Which images can be left out: those whose class has another; evenly spread if many."""
+    """Rows of images that can be left out: their class has another; evenly spread if many."""
     total_C = np.bincount(labels_N, minlength=len(counts_C)) + np.array(counts_C)
     return spread(total_C[labels_N] > 1)

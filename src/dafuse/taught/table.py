@@ -1,10 +1,14 @@
 """The methods that people can teach, by name. Each is imported when it is asked for."""
 
+import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.taught import words
+from dafuse.taught.words import Words
 
 if TYPE_CHECKING:
     from dafuse.taught.contract import Teachable
@@ -14,41 +18,74 @@ class Entry(NamedTuple):
     module: str
     cls: str
     what: str
+    words: Words
     needs_torch: bool = True
 
 
 DEFAULT = "lift"
 METHODS = {
-    "lift": Entry("lift", "TaughtLift", "closed form on features of many blocks", False),
-    "simplecil": Entry("simplecil", "TaughtSimpleCIL", "class means as prototypes", False),
-    "daf": Entry("daf", "TaughtDAF", "fused adapters, one trained in each lesson"),
-    "ranpac": Entry(
-        "closed_forms", "TaughtRanPAC", "an adapter in the first lesson, then ridge regression"
+    "lift": Entry(
+        "lift", "TaughtLift", "closed form on features of many blocks", words.LIFT, False
     ),
-    "layup": Entry("closed_forms", "TaughtLayUP", "ridge regression on the last CLS tokens"),
-    "klda": Entry("closed_forms", "TaughtKLDA", "LDA by a Gaussian kernel"),
-    "anacp": Entry("closed_forms", "TaughtAnaCP", "ridge regression onto spread class means"),
+    "simplecil": Entry(
+        "simplecil", "TaughtSimpleCIL", "class means as prototypes", words.SIMPLECIL, False
+    ),
+    "daf": Entry("daf", "TaughtDAF", "fused adapters, one trained in each lesson", words.DAF),
+    "ranpac": Entry(
+        "closed_forms",
+        "TaughtRanPAC",
+        "an adapter in the first lesson, then ridge regression",
+        words.RANPAC,
+    ),
+    "layup": Entry(
+        "closed_forms", "TaughtLayUP", "ridge regression on the last CLS tokens", words.LAYUP
+    ),
+    "klda": Entry("closed_forms", "TaughtKLDA", "LDA by a Gaussian kernel", words.KLDA),
+    "anacp": Entry(
+        "closed_forms", "TaughtAnaCP", "ridge regression onto spread class means", words.ANACP
+    ),
 }
 LIGHT = [name for name, one in METHODS.items() if not one.needs_torch]
-TUNED = {"lift": Entry("closed_forms", "TunedLift", "the same with adapters")}  # tune: first, each
+TUNED = {  # with tune=first or each
+    "lift": Entry("closed_forms", "TunedLift", "the same with adapters", words.TUNED_LIFT)
+}
 
 
-def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[Teachable]":
-    """The method of this name, with adapters where the settings say so."""
+def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> Entry:
+    """What is known of a method without importing it: with adapters where the settings say so."""
     if name not in METHODS:
         raise DafuseError(
             f"no method that can be taught is called {name!r}; there are {', '.join(METHODS)}"
             + did_you_mean(name, METHODS)
         )
-    tuned = (settings or {}).get("tune", "none") != "none"
-    entry = TUNED.get(name, METHODS[name]) if tuned else METHODS[name]
+    return TUNED.get(name, METHODS[name]) if _is_tuned(settings) else METHODS[name]
+
+
+def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[Teachable]":
+    """The class of the method of this name, with adapters where the settings say so."""
+    entry = entry_of(name, settings)
+    if entry.needs_torch:
+        before_torch()
     try:
         found: Any = getattr(import_module(f"dafuse.taught.{entry.module}"), entry.cls)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dafuse"):
             raise
-        what = f"{name} with adapters" if tuned else f"the method {name}"
+        what = f"{name} with adapters" if _is_tuned(settings) else f"the method {name}"
         raise DafuseError(
             f"{what} needs {error.name}, which is not installed: pip install 'dafuse[torch]'"
         ) from None
     return found
+
+
+def before_torch() -> None:
+    """Make threads sleep that wait: in a loop they slow a lesson down on a busy machine.
+
+    OpenMP reads this when torch loads it, so that later it would reach child processes alone.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _is_tuned(settings: Mapping[str, Any] | None) -> bool:
+    return (settings or {}).get("tune", "none") != "none"

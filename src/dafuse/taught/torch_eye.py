@@ -1,4 +1,4 @@
-"""Features of images by torch: any plain ViT of timm, on any device."""
+"""Images by torch: features by any plain ViT of timm, and lessons for methods that train."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -8,8 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dafuse.data.batches import Loader
+from dafuse.data.dataset import Augmentation, Dataset, ImageSet
 from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.splits import split_per_class
 from dafuse.engine.devices import launch
+from dafuse.errors import DafuseError
+from dafuse.taught.contract import Lesson
 from dafuse.vit.adapter import Adapter
 from dafuse.vit.attach import Attachment
 from dafuse.vit.backbone import ViT
@@ -21,6 +26,9 @@ from dafuse.vit.load import load_backbone
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+HELD_OUT = 0.1  # share of the images of a class
+HOLDS_OUT = 5  # images that a class must have for some of them to be held out
 
 
 class TorchExtractor(Extractor):
@@ -51,7 +59,7 @@ class TorchExtractor(Extractor):
         attached: Adapter | None = None,
         lift: Callable[[Tensor], Tensor] | None = None,
     ) -> "ModelProto":
-        """With an adapter inside, and what features are lifted to; both on the CPU."""
+        """As `Extractor.graph`; an adapter can be inside, and a map that lifts the features."""
         vit = deepcopy(self.vit).cpu()
         vit = vit if attached is None else fold(vit, attached)
         with quiet(), torch.no_grad():
@@ -84,9 +92,32 @@ class _Reading(nn.Module):
 
 
 def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
-    """What the network takes, of pixels from 0 to 255."""
+    """Pixels from 0 to 255, normalised as the network takes them."""
     mean, std = (
         255 * torch.tensor(part, device=pixels_B3SS.device)[:, None, None]
         for part in (looks.mean, looks.std)
     )
     return (pixels_B3SS - mean) / std
+
+
+def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader, ImageSet]:
+    """A loader of batches, and the lesson's images with the numbers of their classes.
+
+    Known classes need not be in the lesson.
+    """
+    present_K, labels_N = np.unique(lesson.labels_N, return_inverse=True)
+    images = ImageSet(lesson.images, labels_N)
+    nothing = images.take(np.zeros(0, dtype=np.int64))
+    augmentation = Augmentation() if flip else Augmentation(flip=0.0)
+    names = [lesson.names[number] for number in present_K]
+    dataset = Dataset("lesson", names, images, nothing, augmentation)
+    loader = Loader(dataset, eye.preprocessing, eye.fabric.device, lesson.progress)
+    return loader, images.relabel(present_K)
+
+
+def held_out(images: ImageSet, names: list[str], share: float, seed: int) -> np.ndarray:
+    """A mask: this share of each class of 5 images or more, but at least one image."""
+    if not 0 <= share < 1:
+        raise DafuseError(f"holdout must be at least 0 and below 1, not {share}")
+    drawn_N = split_per_class(images.labels, names, share, seed)
+    return drawn_N & (np.bincount(images.labels)[images.labels] >= HOLDS_OUT)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 from dafuse.vit.card import INPUT, read_backbone_card
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from onnxruntime import InferenceSession
 
-AT_ONCE = 32  # images decoded and computed together
 FEATURES = "features"  # the output of `Extractor.graph`
 
 
@@ -119,10 +118,8 @@ class Extractor:
 
     def graph(self, depths: Depths) -> "ModelProto":
         """The network as one ONNX graph with all its weights, whose output is ``features``."""
-        from dafuse.vit.onnx_files import read_whole
-
         self.parts(depths)
-        return read_whole(self._file, depths, FEATURES)
+        return _read_whole(self._file, depths, FEATURES)
 
 
 def embedded_graph() -> Path:
@@ -158,3 +155,49 @@ def available_processors() -> int:
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _read_whole(file: Path, output: str, name: str) -> "ModelProto":
+    """The part of a graph that computes this output, which gets a new name.
+
+    It holds its weights itself. Those stored as float16 become float32, as quantisers want them.
+    """
+    import onnx
+    from onnx.utils import Extractor as Part
+
+    proto = onnx.load(file)
+    _fold_constants(proto)
+    (given,) = [value.name for value in proto.graph.input]
+    part: ModelProto = Part(proto).extract_model([given], [output])
+    for node in part.graph.node:
+        for number, made in enumerate(node.output):
+            if made == output:
+                node.output[number] = name
+        for number, taken in enumerate(node.input):
+            if taken == output:
+                node.input[number] = name
+    part.graph.output[0].name = name
+    return part
+
+
+def _fold_constants(proto: "ModelProto") -> None:
+    """Do casts and transposes of weights now; onnxruntime would do them when it opens the file."""
+    from onnx import numpy_helper
+
+    graph = proto.graph
+    values = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    nodes, used = [], set()
+    for node in graph.node:
+        if node.op_type in ("Cast", "Transpose") and node.input[0] in values:
+            value = values[node.input[0]]
+            cast = node.op_type == "Cast"
+            values[node.output[0]] = value.astype(np.float32) if cast else value.T
+        else:
+            nodes.append(node)
+            used.update(node.input)
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(values[name], order="C"), name)
+        for name in sorted(used & values.keys())
+    )
