@@ -270,8 +270,16 @@ def test_arrays_give_their_parts(tmp_path: Path) -> None:
     assert part_of(alone, "train").skipped == part_of(file, "test").skipped == []
     only_test = arrays(tmp_path / "c.npz", **test)
     assert part_of(only_test, "test").names == ["0", "2"]
+    named = arrays(tmp_path / "n.npz", **test, class_names=names["classes"])
+    assert part_of(named, "test").names == ["cat", "owl"]
     with pytest.raises(DafuseError, match="lacks 'train_images', 'train_labels', it has"):
         part_of(only_test, "train")
+    other = arrays(tmp_path / "o.npz", images=pixels, labels=np.zeros(5, int))
+    with pytest.raises(DafuseError, match="lacks 'test_images', 'test_labels', it has 'images'"):
+        part_of(other, "test")
+    for half in ("test_images", "test_labels"):  # one alone is no part
+        some = arrays(tmp_path / "h.npz", **train, **{half: test[half]})
+        assert part_of(some, "test").names == ["1", "0", "1"]
     with pytest.raises(DafuseError, match="has no images: train_images is empty"):
         part_of(
             arrays(tmp_path / "d.npz", train_images=pixels[:0], train_labels=np.zeros(0, int)),

@@ -128,7 +128,7 @@ def test_forget_rename_and_undo_say_what_they_did(taught: Terminal) -> None:
     assert "forgot zero" in taught.out
     assert "version 2 again, with 2 classes" in taught.out
     assert taught("forget", "model", "zero", "--for-good") == 0
-    assert "their records are deleted, and the versions 1, 2" in taught.out
+    assert "for good: deleted their records and 2 older versions of the model" in taught.out
     assert taught("undo", "model") == 2
     assert "nothing to undo" in taught.err
 

@@ -27,11 +27,25 @@ class TestLessons:
             ("class 1", 10, 30)
         ]
         text = "\n".join(second.lines())
+        assert text.startswith("learned 1 new class and more of 1 class from 20 images in ")
         assert "class 1: 10 more images, 30 in all" in text
         assert "of 20 images right, each left out in turn" in text
         assert classifier.classes == ["class 0", "class 1", "class 2"]
         assert [record.images for record in classifier.version.classes] == [20, 30, 10]
         assert classifier.version.classes[0].pixels == 20 * 24 * 24 * 3
+
+    def test_the_only_class_is_said_to_be_answered_always(self, tmp_path: Path) -> None:
+        report = create(tmp_path / "model").learn(*pictures({0: 12}))
+        assert "  the only class so far: every image is taken for it; teach another one" in (
+            report.lines()
+        )
+
+    def test_a_sample_is_called_a_sample(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dafuse.heads.choice.TRIED_ON", 12)
+        report = create(tmp_path / "model").learn(*pictures({0: 20, 1: 20}))
+        assert "of a sample of 12 images right, each left out in turn" in "\n".join(report.lines())
 
     def test_few_images_say_how_sure_they_are(self, tmp_path: Path) -> None:
         """Images of one class are alike; those of the other are any class's."""

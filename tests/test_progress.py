@@ -52,6 +52,19 @@ def test_many_short_bars_say_something_too() -> None:
     assert lines == [f"part {number}: 1 of 2 (50%), 2 s left, loss 0.1" for number in (2, 5)]
 
 
+def test_work_without_a_length_is_said_where_the_work_before_it_took_long() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    progress = LineProgress(lines.append, clock, every=5)
+    with progress.bar("solving", 0):
+        assert lines == []
+    with progress.bar("features", 2) as bar:
+        clock.now += 6
+        bar.advance(2)
+    with progress.bar("solving", 0):
+        assert lines == ["features: 2 of 2 (100%), 0 s left", "solving ..."]
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(59, "59 s"), (61, "1 min"), (3600 + 300, "1 h 5 min")]
 )

@@ -70,12 +70,20 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"dafuse: {error}", file=sys.stderr)
+        print(f"dafuse: {_in_words(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:  # a command that changes a model says what it left
         after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
         print("dafuse: stopped" + (f"; {after}" if after else ""), file=sys.stderr)
         sys.exit(130)
+
+
+def _in_words(error: OSError) -> str:
+    """What the system says, without its number: which file, and what is wrong with it."""
+    if error.strerror is None:
+        return str(error)
+    where = "" if error.filename is None else f"{error.filename}: "
+    return f"{where}{error.strerror[0].lower()}{error.strerror[1:]}"
 
 
 def how_to_install(module: str) -> str:

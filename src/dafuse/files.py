@@ -95,7 +95,12 @@ def locked(path: str | os.PathLike[str], busy: Callable[[], None]) -> Iterator[N
     Where another has it, ``busy`` is called, to say so or to raise; after it the lock is waited
     for. Two threads of one process keep each other out as well.
     """
-    with open(path, "w") as file:
+    try:
+        file = open(path, "w")  # noqa: SIM115, closed by the next block
+    except OSError as error:
+        folder = Path(path).parent
+        raise DafuseError(f"{folder} cannot be changed: {error.strerror or error}") from error
+    with file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -77,9 +77,12 @@ class LineProgress(Progress):
     ) -> None:
         self.clock, self._write, self._every = clock, write or _to_stderr, every
         self._last = clock()  # when a line was said, whichever bar it was of
+        self._takes_long = False  # lines were said, so work without a length is said, too
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
+        if self._takes_long and not total:  # whose end cannot be told
+            self.say(f"{label} ...")
         yield LineBar(label, total, self)
 
     def is_time(self) -> bool:
@@ -87,7 +90,7 @@ class LineProgress(Progress):
         now = self.clock()
         if now - self._last < self._every:
             return False
-        self._last = now
+        self._last, self._takes_long = now, True
         return True
 
     def say(self, line: str) -> None:

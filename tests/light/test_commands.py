@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LATER, NAMES, dafuse
-from dafuse.cli import how_to_install
+from dafuse.cli import how_to_install, main
 
 TORCH = "pip install 'dafuse[torch]'"
 
@@ -106,6 +106,30 @@ def test_the_demo_deletes_nothing_that_it_did_not_make(tmp_path: Path) -> None:
     (line,) = dafuse("demo", "--out", tmp_path, code=2).stderr.splitlines()
     assert line.endswith("was not made by the demo: choose another --out")
     assert mine.exists()
+
+
+def test_what_can_be_taught_is_listed_and_what_is_missing_is_named() -> None:
+    listed = dafuse("list", "methods").stdout
+    assert "lift" in listed
+    assert "pip install 'dafuse[torch]'" in " ".join(listed.split())
+    everything = dafuse("list").stdout
+    assert "recipes: pip install 'dafuse[torch]' to list them" in everything
+    doctor = dafuse("doctor").stdout
+    assert "torch: not installed" in doctor
+    assert "numpy " in doctor
+
+
+def test_many_answers_that_nobody_watches_say_how_far_they_are(
+    model: Path,
+    drawings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("dafuse.progress.LineProgress.is_time", lambda progress: True)
+    main(["predict", str(model), str(drawings / "test"), "--json"])
+    said = capsys.readouterr()
+    assert "predict: 1 of " in said.err
+    assert json.loads(said.out)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,24 @@
 """`dafuse doctor`: versions, devices, weights and data: what is here, and what to do about it."""
 
 import os
+import platform
+from importlib.metadata import version
+from importlib.util import find_spec
 
 from rich.console import Console
 
+from dafuse import __version__
 from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
+
+PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "torchvision", "timm")
+MODULES = {"pillow": "PIL"}  # where a package is imported by another name
 
 
 def main(arguments: list[str]) -> None:
     Parser(
         prog="dafuse doctor", description="What is here, and what to do about what is not."
     ).parse_args(arguments)
-    from dafuse.engine.provenance import versions
-
     console = Console(highlight=False, soft_wrap=True)
     console.print("versions  " + ", ".join(f"{k} {v}" for k, v in versions().items()), markup=False)
     for check in (_devices, _weights, _data):
@@ -22,7 +27,16 @@ def main(arguments: list[str]) -> None:
             console.print(line, markup=False)
 
 
+def versions() -> dict[str, str]:
+    """Versions of dafuse, Python and those packages of these that are installed."""
+    found = {"dafuse": __version__, "python": platform.python_version()}
+    return found | {name: version(name) for name in PACKAGES if find_spec(MODULES.get(name, name))}
+
+
 def _devices() -> list[tuple[bool, str]]:
+    if find_spec("torch") is None:
+        what = "methods that train, networks of timm and research need it"
+        return [(False, f"torch: not installed; {what}: pip install 'dafuse[torch]'")]
     import torch
 
     cores = f"cpu: {os.cpu_count()} cores, {torch.get_num_threads()} threads for torch"
@@ -42,7 +56,7 @@ def _weights() -> list[tuple[bool, str]]:
     lines = []
     for tag, backbone in BACKBONES.items():
         path, source = locate(tag)
-        path = path or cached(tag)
+        path = path or (cached(tag) if find_spec("huggingface_hub") else None)
         if path is None:
             what_to_do = (
                 f"not here: fetched from the hub at first use; offline, put {tag}.safetensors "

@@ -4,6 +4,7 @@ from dafuse.commands.changing import changing
 from dafuse.commands.network import add_network_options, open_folder
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
+from dafuse.wording import counted
 
 
 def main(arguments: list[str]) -> None:
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> None:
     if not forgotten.for_good:
         print(f"forgot {names}; dafuse undo brings back what was forgotten, --for-good would not")
     else:
-        versions = ", ".join(map(str, forgotten.versions)) or "none"
-        print(f"forgot {names} for good: their records are deleted, and the versions {versions}")
+        deleted = counted(len(forgotten.versions), "older version")
+        print(f"forgot {names} for good: deleted their records and {deleted} of the model")
     if forgotten.remains:
         print(f"what is left: {forgotten.remains}")

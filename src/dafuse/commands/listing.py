@@ -1,12 +1,16 @@
-"""`dafuse list methods|data|backbones|recipes|experiments`: what there is, one line each."""
+"""`dafuse list methods|data|backbones|recipes|experiments`: what there is, one line each.
+
+Without torch it lists the methods that can be taught, and says what it cannot list.
+"""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dafuse.commands.parsing import Parser
-from dafuse.commands.run import RECIPES, expected
 
 
 def main(arguments: list[str]) -> None:
@@ -15,15 +19,26 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments).what
     console = Console()
     for what in [chosen] if chosen else LISTS:
-        table = LISTS[what]()
+        try:
+            table = LISTS[what]()
+        except ModuleNotFoundError:
+            if chosen:
+                raise
+            console.print(f"{what}: pip install 'dafuse[torch]' to list them", markup=False)
+            continue
         table.title = None if chosen else what
         console.print(table)
 
 
 def methods() -> Table:
-    from dafuse.methods.registry import METHODS
     from dafuse.taught.table import LIGHT
     from dafuse.taught.table import METHODS as TAUGHT
+
+    if find_spec("torch") is None:
+        extra = {name: "" if name in LIGHT else "; pip install 'dafuse[torch]'" for name in TAUGHT}
+        taught = [(name, one.what + extra[name]) for name, one in TAUGHT.items()]
+        return _table(("name", "what dafuse learn --method NAME teaches"), taught)
+    from dafuse.methods.registry import METHODS
 
     rows = []
     for name, cls in METHODS.items():
@@ -59,6 +74,8 @@ def backbones() -> Table:
 
 
 def recipes() -> Table:
+    from dafuse.commands.run import RECIPES, expected
+
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):
         first = path.read_text().partition("\n")[0].removeprefix("#").strip()
@@ -84,7 +101,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
         column.overflow = "fold"  # nothing is cut off
     table.columns[0].no_wrap = True
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # dafuse[torch] is no markup
     return table
 
 

@@ -3,6 +3,7 @@
 from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
+from dafuse.wording import counted
 
 
 def main(arguments: list[str]) -> None:
@@ -26,12 +27,12 @@ def main(arguments: list[str]) -> None:
         )
     images = sum(record.images for record in merged.version.classes)
     print(
-        f"{options.out}: {len(merged.classes)} classes from {images} images, of "
-        f"{len(options.models)} models"
+        f"{options.out}: {counted(len(merged.classes), 'class', 'classes')} from "
+        f"{counted(images, 'image')}, of {len(options.models)} models"
     )
     step = merged.version.step
     if step["twice"]:
-        print(f"{step['twice']} images were taught to more than one of them and count twice")
+        print(f"images taught to more than one of them, which count twice: {step['twice']}")
     if not step["compared"]:
         print(
             "images that were taught to more than one of them count twice, which cannot be told: "

@@ -8,7 +8,8 @@ from dafuse.errors import DafuseError, did_you_mean
 
 SOURCE = (
     "a folder with a folder of images for each class; or a .csv or .parquet with the columns path "
-    "and label; or an .npz of pixels and labels"
+    "and label; or an .npz of train_images and train_labels "
+    "(perhaps also test_images, test_labels and, where labels are numbers, class_names)"
 )
 
 

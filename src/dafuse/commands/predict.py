@@ -15,6 +15,7 @@ from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
 from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.errors import DafuseError
+from dafuse.progress import Bar, LineProgress, Progress
 
 if TYPE_CHECKING:
     from dafuse.product.predictor import Prediction
@@ -62,7 +63,10 @@ def main(arguments: list[str]) -> None:
     unreadable: list[Path] = []
     answers = zip(images, model.answers(images, options.top, threshold), strict=True)
     show = _show_json if options.json else _show_csv if options.csv else _show_text
-    show(_noting_unreadable(answers, unreadable))
+    # where answers can be seen to come, they say how far it is
+    seen = sys.stdout.isatty() and not options.json
+    with (Progress() if seen else LineProgress()).bar("predict", len(images)) as bar:
+        show(_noting_unreadable(answers, unreadable, bar))
     if unreadable or missing:
         sys.exit(1)
 
@@ -93,8 +97,9 @@ def find_images(given: list[str]) -> tuple[list[Path], list[str], list[Skipped]]
     return found, missing, skipped
 
 
-def _noting_unreadable(answers: "Answers", unreadable: list[Path]) -> "Answers":
+def _noting_unreadable(answers: "Answers", unreadable: list[Path], bar: Bar) -> "Answers":
     for path, answer in answers:
+        bar.advance()
         if isinstance(answer, UnreadableImage):
             print(f"dafuse: {path} cannot be read: {answer}", file=sys.stderr)
             unreadable.append(path)

@@ -5,6 +5,7 @@ from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import KEPT, ModelFolder
 from dafuse.product.steps import trim
+from dafuse.wording import counted
 
 
 def main(arguments: list[str]) -> None:
@@ -20,5 +21,4 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     with changing(options.model):
         deleted = trim(ModelFolder(options.model), options.keep, TerminalProgress())
-    what = f"versions {', '.join(map(str, deleted))}" if deleted else "nothing"
-    print(f"deleted {what}; the model answers as before")
+    print(f"deleted {counted(len(deleted), 'older version')}; the model answers as before")

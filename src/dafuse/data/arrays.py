@@ -14,6 +14,7 @@ from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
 
+NAMES = ("classes", "class_names")  # either holds the names that labels are numbers of
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
@@ -67,10 +68,11 @@ def arrays_file(file: str | Path) -> Dataset:
     """Images in one .npz file of pixels and labels.
 
     Args:
-        file: .npz of train_images, train_labels, test_images, test_labels and perhaps classes.
+        file: .npz of train_images, train_labels, test_images, test_labels and perhaps classes
+            (or class_names).
     """
     source = Path(file).expanduser()
-    return arrays(**_contents(source, KEYS), name=source.stem)
+    return arrays(**_contents(source, [KEYS]), name=source.stem)
 
 
 def arrays_part(file: str | Path, part: Part) -> Listed:
@@ -79,10 +81,10 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
     To test with, the training images will do where there are no others; that is said.
     """
     source = Path(file).expanduser()
-    found = _contents(source, KEYS[:2] if part == "train" else ())
-    key = "train" if part == "train" or not len(found.get("test_images", ())) else "test"
-    if missing := [name for name in (f"{key}_images", f"{key}_labels") if name not in found]:
-        raise _lacks(source, missing, list(found))
+    found = _contents(source, [KEYS[:2]] if part == "train" else [KEYS[:2], KEYS[2:]])
+    has_train, has_test = (found.keys() >= set(keys) for keys in (KEYS[:2], KEYS[2:]))
+    tests = has_test and (len(found["test_images"]) or not has_train)
+    key = "test" if part == "test" and tests else "train"
     pixels = _pixels(found[f"{key}_images"], f"{key}_images")
     labels = _labels(found[f"{key}_labels"], f"{key}_labels", len(pixels))
     if not len(labels):
@@ -96,19 +98,23 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
     return Listed(pixels, names, skipped)
 
 
-def _contents(source: Path, needed: Sequence[str]) -> dict[str, Any]:
-    """The arrays of an .npz that are known here; those that are needed must be there."""
+def _contents(source: Path, needed: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The arrays of an .npz that are known here; all of one of these lists must be there."""
     if not source.is_file():
         raise DafuseError(f"there is no file {source}: check the path")
     try:
         with np.load(source, allow_pickle=False) as contents:
             if not isinstance(contents, np.lib.npyio.NpzFile):
                 raise DafuseError(f"{source} holds one array: save all four with np.savez")
-            if missing := [key for key in needed if key not in contents]:
+            if not any(contents.keys() >= set(keys) for keys in needed):
+                missing = [key for key in needed[-1] if key not in contents]
                 raise _lacks(source, missing, list(contents))
-            return {key: contents[key] for key in (*KEYS, "classes") if key in contents}
+            found = {key: contents[key] for key in KEYS if key in contents}
+            names = next((key for key in NAMES if key in contents), None)
+            return found if names is None else {**found, "classes": contents[names]}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = "it holds Python objects" if "pickle" in reason else reason
         raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error
 
 

@@ -19,6 +19,7 @@ from dafuse.data.names import same_name
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
+from dafuse.wording import counted
 
 if TYPE_CHECKING:
     from dafuse.product.predictor import Prediction
@@ -93,7 +94,8 @@ class Evaluation:
         lines = []
         if self.images:
             lines += [
-                f"{self.accuracy:.1%} of {self.images} images of {len(self.classes)} classes right "
+                f"{self.accuracy:.1%} of {counted(self.images, 'image')} of "
+                f"{counted(len(self.classes), 'class', 'classes')} right "
                 f"({self.unknown:.1%} answered unknown, which counts as wrong; "
                 f"{self.accuracy_without_unknown:.1%} right with predict --no-unknown)",
                 f"calibration error {self.calibration_error:.3f} "

@@ -20,6 +20,7 @@ from dafuse.data.pictures import pixels_of
 from dafuse.files import write_atomically
 from dafuse.product.evaluation import Answered, Evaluation, Score
 from dafuse.product.evaluation_charts import Answers, refusal_chart, reliability_chart
+from dafuse.wording import counted
 
 MATRIX = 24  # classes in the matrix at most; of more, those confused most
 MISTAKES = 24  # pictures
@@ -65,10 +66,11 @@ def _tiles(evaluation: Evaluation) -> str:
     if evaluation.images:
         tiles = [
             (
-                f"of {evaluation.images} images of {len(evaluation.classes)} classes right",
+                f"of {counted(evaluation.images, 'image')} of "
+                f"{counted(len(evaluation.classes), 'class', 'classes')} right",
                 f"{evaluation.accuracy:.1%}",
             ),
-            ("of them answered unknown", f"{evaluation.unknown:.1%}"),
+            ("of them answered unknown, which counts as wrong", f"{evaluation.unknown:.1%}"),
             (
                 "calibration error: how far probabilities are from the share that is right",
                 f"{evaluation.calibration_error:.3f}",

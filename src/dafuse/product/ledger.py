@@ -17,8 +17,10 @@ from dafuse.product.seen import HASH_BYTES, WORDS
 from dafuse.product.version import ClassRecord, Version
 from dafuse.taught.contract import CLASS, PREDICT, SHARED
 from dafuse.taught.table import entry_of
+from dafuse.wording import counted
 
 STRANGER = "not part of the model"
+FOR_UNDO = ", kept for undo to version "
 HASHES = "short hashes of the pictures taught, by which they are recognised"
 
 
@@ -74,9 +76,10 @@ class Ledger:
         records = [entry.of_class for entry in self.classes if entry.of_class is not None]
         for entry, record in zip(self.classes, records, strict=True):
             numbers = sum(prod(one.shape) for one in entry.tensors)
+            older = entry.what.partition(FOR_UNDO)
             lines.append(
-                f"  {record.name}: {numbers:,} numbers, of {record.images} images with "
-                f"{record.pixels:,} numbers"
+                f"  {record.name}: {numbers:,} numbers, of {counted(record.images, 'image')} with "
+                f"{record.pixels:,} numbers{older[1]}{older[2]}"
             )
         lines += [
             "Every tensor that is kept is listed above, and the records of all classes have the",
@@ -167,7 +170,7 @@ def _roles(
     if damage is not None:
         folder.require_still(current)
     for version in history:  # the one that counts comes last and has the last word
-        kept = "" if version.number == current.number else f", kept for undo to {version.number}"
+        kept = "" if version.number == current.number else f"{FOR_UNDO}{version.number}"
         words = entry_of(version.method, version.settings).words.kept
         roles[_name(folder, folder.version_file(version.number))] = _Role(
             "class names, numbers of images, settings, accuracies, times; no file names" + kept
@@ -184,7 +187,7 @@ def _roles(
             roles[name] = _Role(HASHES + kept, WORDS)
         for record in version.classes:
             name = _name(folder, folder.object_file(record.record))
-            what = f"record of {record.name}, from {record.images} images{kept}"
+            what = f"record of {record.name}, from {counted(record.images, 'image')}{kept}"
             roles[name] = _Role(what, words, CLASS)
             classes[name] = record
     return roles, classes

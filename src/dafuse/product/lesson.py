@@ -17,6 +17,7 @@ from dafuse.product.version import ClassRecord, Version, now
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode, Lesson, Teachable, Tested
 from dafuse.vit.extractor import Extractor
+from dafuse.wording import counted
 
 FEW = 10  # images: a class of fewer is unsure
 SHOWN = 8  # names in a line, and warnings
@@ -64,7 +65,11 @@ def teach(
         options,
         progress,
     )
-    tested = method.learn(lesson)
+    if method.trains:  # which shows how far it is itself
+        tested = method.learn(lesson)
+    else:
+        with progress.bar("solving", 0):
+            tested = method.learn(lesson)
     report = make_report(version.number + 1, lesson, tested, time.perf_counter() - start)
     report = replace(report, skipped=skipped, again=found.again, twice=found.twice)
     return report, lesson, found
@@ -138,7 +143,7 @@ class Taught:
 
     def how_sure(self) -> str:
         """What is known of a class of few images."""
-        what = f"{self.name} ({_count(self.known_from, 'image', 'images')})"
+        what = f"{self.name} ({counted(self.known_from, 'image')})"
         if not self.tested:
             return f"{what}: too few to test"
         return f"{what}: {self.right} of {self.tested} recognised"
@@ -165,6 +170,7 @@ class LearnReport:
     skipped: list[str]  # files and folders that were left out, and why
     again: int = 0  # images that were taught before, and left out
     twice: int = 0  # images that were in this lesson already, and left out
+    known: int = 0  # classes of the model after it
 
     @property
     def new(self) -> list[Taught]:
@@ -190,20 +196,24 @@ class LearnReport:
             said = "; ".join(line.strip() for line in left_out)
             return [f"nothing new: {said}; the model stays at version {self.version}"]
         images = sum(one.images for one in self.classes)
-        what = _count(len(self.new), "new class", "new classes") if self.new else "no new class"
+        what = [counted(len(self.new), "new class", "new classes")] if self.new else []
+        what += [f"more of {counted(len(self.more), 'class', 'classes')}"] if self.more else []
         lines = [
-            f"learned {what} from {_count(images, 'image', 'images')} in {self.seconds:.1f} s: "
-            f"version {self.version}"
+            f"learned {' and '.join(what)} from {counted(images, 'image')} in "
+            f"{self.seconds:.1f} s: version {self.version}"
         ]
         lines += self._left_out_lines()
         for one in self.more:
-            more = _count(one.images, "more image", "more images")
+            more = counted(one.images, "more image")
             lines.append(f"  {one.name}: {more}, {one.known_from} in all")
         if self.accuracy is not None:
+            sample = "a sample of " if "in turn" in self.how and self.tested < images else ""
             lines.append(
-                f"  this lesson's classes: {self.accuracy:.1%} of "
-                f"{_count(self.tested, 'image', 'images')} right, {self.how}"
+                f"  this lesson's classes: {self.accuracy:.1%} of {sample}"
+                f"{counted(self.tested, 'image')} right, {self.how}"
             )
+        elif self.known == 1:
+            lines.append("  the only class so far: every image is taken for it; teach another one")
         else:
             lines.append("  no image could be tested, so how well these classes do is not known")
         if self.few:
@@ -215,10 +225,10 @@ class LearnReport:
     def _left_out_lines(self) -> list[str]:
         lines = []
         if self.again:
-            lines.append(f"  skipped {_count(self.again, 'image', 'images')} taught before")
+            lines.append(f"  skipped {counted(self.again, 'image')} taught before")
         if self.twice:
             lines.append(
-                f"  skipped {_count(self.twice, 'copy', 'copies')} of images in this lesson"
+                f"  skipped {counted(self.twice, 'copy', 'copies')} of images in this lesson"
             )
         return lines
 
@@ -260,6 +270,7 @@ def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) ->
         how=tested.how,
         alike=_alike(lesson.names, tested, tested_C),
         skipped=[],
+        known=classes,
     )
 
 
@@ -272,7 +283,3 @@ def _alike(names: list[str], tested: Tested, tested_C: np.ndarray) -> list[Alike
         if true != answer and tested_C[true] >= LEAST_TESTED and count >= ALIKE * tested_C[true]
     ]
     return sorted(found, key=lambda pair: (-pair.share, pair.name))[:SHOWN]
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -6,6 +6,9 @@ from typing import Any
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import ClassRecord, Version
+from dafuse.wording import counted
+
+SHOWN = 12  # classes of a lesson, in the history
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Summary:
         backbone = self.version.backbone
         images = sum(record.images for record in self.classes)
         lines = [
-            f"{self.path}: {len(self.classes)} classes from {images} images, "
+            f"{self.path}: {counted(len(self.classes), 'class', 'classes')} from "
+            f"{counted(images, 'image')}, "
             f"version {self.version.number}, {self.bytes / 1e6:.2f} MB",
             f"method {self.version.method}, backbone {backbone.tag} "
             f"(SHA-256 {backbone.sha256[:12]}), {backbone.size} pixels",
@@ -92,11 +96,17 @@ def when(time: str) -> str:
 
 
 def _learn(step: dict[str, Any]) -> str:
-    new = [f"{one['name']} ({one['images']})" for one in step["classes"] if one["new"]]
-    more = [f"{one['name']} (+{one['images']})" for one in step["classes"] if not one["new"]]
+    taught = [
+        f"{one['name']} ({'' if one['new'] else '+'}{one['images']})"
+        for one in sorted(step["classes"], key=lambda one: not one["new"])
+    ]
+    if len(taught) > SHOWN:
+        images = sum(one["images"] for one in step["classes"])
+        others = counted(len(taught) - SHOWN, "other class", "other classes")
+        taught = [*taught[:SHOWN], f"and {others} ({counted(images, 'image')} in all)"]
     accuracy = step["accuracy"]
     tested = "" if accuracy is None else f"; {accuracy:.1%} of images right, {step['how']}"
-    return f"learned {', '.join(new + more)}{tested}"
+    return f"learned {', '.join(taught)}{tested}"
 
 
 def _forget(step: dict[str, Any]) -> str:

@@ -37,8 +37,8 @@ LIFT = Words(
         "predict/": "the weights of the classes, and how familiar images are: it follows from all "
         "records",
     },
-    "the temperature, the threshold of unknown and the tally of penalties stay as they were "
-    "found, with its images among others",
+    "three settings that all classes share, which its images helped to find: the temperature of "
+    "the probabilities, the threshold of unknown, the count of what each penalty was worth",
 )
 TUNED_LIFT = Words(
     {
@@ -56,8 +56,8 @@ SIMPLECIL = Words(
         "class/sums": "the sum of their features",
         "predict/": "the prototypes of the classes: their means",
     },
-    "the temperature and the threshold of unknown stay as they were found, with its images among "
-    "others",
+    "two settings that all classes share, which its images helped to find: the temperature of the "
+    "probabilities, the threshold of unknown",
 )
 DAF = Words(
     {
