@@ -74,7 +74,8 @@ class TestTaught:
 
     def test_the_server_stages_one_spelling(self) -> None:
         pytest.importorskip("fastapi")
-        from dafuse.product.server.uploads import Staging, Upload
+        from dafuse.product.server.staging import Staging
+        from dafuse.product.server.uploads import Upload
 
         photo = io.BytesIO()
         Image.new("RGB", (8, 8)).save(photo, "png")

@@ -25,7 +25,8 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.server.app import create_app
 from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
-from dafuse.product.server.uploads import Staging, Upload
+from dafuse.product.server.staging import Staging
+from dafuse.product.server.uploads import Upload
 from dafuse.progress import Progress
 from dafuse.taught.table import METHODS
 from product_models import QUICK, create, taught

@@ -32,7 +32,7 @@ from dafuse.product.server.security import (
     Memory,
     Refusal,
 )
-from dafuse.product.server.uploads import Staging
+from dafuse.product.server.staging import Staging
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.

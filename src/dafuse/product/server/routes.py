@@ -19,7 +19,8 @@ from dafuse.product.server import metrics
 from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
-from dafuse.product.server.uploads import check_name, read_away, uploads
+from dafuse.product.server.staging import check_name
+from dafuse.product.server.uploads import read_away, uploads
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier

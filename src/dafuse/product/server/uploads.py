@@ -1,4 +1,4 @@
-"""Pictures that arrive: held in memory only, checked before they are decoded, staged by class.
+"""Pictures that arrive: held in memory only, and checked before they are decoded.
 
 The multipart parser is python-multipart's, because Starlette's own reading of forms writes files
 of more than a megabyte to the disk.
@@ -6,21 +6,16 @@ of more than a megabyte to the disk.
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dafuse.data.images import UnreadableImage, read_image, reduced
-from dafuse.data.names import check_class_names, composed, taught_name
-from dafuse.errors import DafuseError
 from dafuse.product.server.security import Limits, Memory, Refusal
 
 if TYPE_CHECKING:
@@ -30,8 +25,6 @@ PATIENCE = 60.0  # seconds that a body may take to arrive
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
 # what Pillow decodes in memory by itself; others call programs or write files to do it
 FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
-
-Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
 
 
 @dataclass(frozen=True)
@@ -197,100 +190,3 @@ def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
     if pixels > most_pixels:
         raise too_many
     return Upload(name, data, pixels)
-
-
-class Staging:
-    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
-
-    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = Lock()  # held by whoever replaces what is staged
-        self._staged: Staged = {}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(pictures) for name, pictures in self._staged.items()}
-
-    def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
-        """Decode these and stage them for the class, all or none; return how many it has now."""
-        name = check_name(name)
-        self._require_place(len(uploads))  # before anything is decoded
-        pictures = [_pixels(upload) for upload in uploads]
-        with self._lock:
-            _check_clashes([*map(composed, known), *self._staged, name])
-            self._require_place(len(uploads))
-            self._staged = _joined(self._staged, {name: pictures})
-            return len(self._staged[name])
-
-    def drop(self, name: str) -> int:
-        """Delete the pictures of a class; return how many there were."""
-        name = composed(name)
-        with self._lock:
-            if name not in self._staged:
-                raise Refusal(404, f"no pictures of {name!r} wait to be learned")
-            left = dict(self._staged)
-            dropped = left.pop(name)
-            self._staged = left
-            return len(dropped)
-
-    @contextmanager
-    def renaming(self, old: str, new: str) -> Iterator[None]:
-        """Let the pictures of a class follow it, which the block renames.
-
-        Names that clash are refused before the block. Where the block raises, nothing is changed.
-        """
-        old, new = composed(old), composed(new)
-        with self._lock:
-            others = dict(self._staged)
-            moved = {new: others.pop(old)} if old in others else {}
-            _check_clashes([*others, new])
-            yield
-            self._staged = _joined(others, moved)
-
-    def take(self) -> Staged:
-        """Return all pictures; none stays here."""
-        with self._lock:
-            taken, self._staged = dict(self._staged), {}
-            return taken
-
-    def put_back(self, taken: Staged) -> None:
-        """Stage again what a lesson that failed had taken, before what came meanwhile."""
-        with self._lock:
-            self._staged = _joined(taken, self._staged)
-
-    def _require_place(self, more: int) -> None:
-        waiting = sum(len(pictures) for pictures in self._staged.values())
-        if waiting + more > self._most:
-            raise Refusal(
-                413, f"{waiting} pictures wait to be learned, of at most {self._most}: learn first"
-            )
-
-
-def _joined(first: Staged, then: Staged) -> Staged:
-    """The pictures of both, as a new dictionary of new lists."""
-    return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
-
-
-def check_name(name: str) -> str:
-    """Return the name as the model keeps it; refuse one that no class can have."""
-    try:
-        return taught_name(name)
-    except DafuseError as error:
-        raise Refusal(422, str(error)) from None
-
-
-def _check_clashes(names: Sequence[str]) -> None:
-    try:
-        check_class_names(names, "the model and the lesson")
-    except DafuseError as error:
-        raise Refusal(422, str(error)) from None
-
-
-def _pixels(upload: Upload) -> np.ndarray:
-    try:
-        return reduced(read_image(upload.data))
-    except UnreadableImage as error:
-        raise Refusal(422, f"{upload.name} cannot be read: {error}") from None
