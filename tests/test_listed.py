@@ -20,6 +20,7 @@ from dafuse.data.formats import (
     looks_like_an_image,
     readable_suffixes,
     why_not_read,
+    why_unknown,
 )
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.data.listed import Skipped, in_few_lines
@@ -115,6 +116,9 @@ def test_kinds_of_images() -> None:
         assert looks_like_an_image(name), name
     assert not looks_like_an_image("a.txt")
     assert "pillow-jxl-plugin" in why_not_read("a.jxl")
+    assert "pillow-jxl-plugin" in why_unknown(b"\xff\x0a and more", "a.jxl")  # no brand tells it
+    assert why_unknown(b"<svg>", "a.svg") == ".svg files are not read; save them as JPEG or PNG"
+    assert why_unknown(b"<html>", "a.jpg") == "not an image that Pillow knows"
     assert not {".heic", ".jxl"} & readable_suffixes()
 
 
