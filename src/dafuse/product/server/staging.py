@@ -6,11 +6,12 @@ from threading import Lock
 
 import numpy as np
 
-from dafuse.data.images import UnreadableImage, read_image, reduced
+from dafuse.data.images import reduced
 from dafuse.data.names import check_class_names, composed, taught_name
+from dafuse.data.pictures import read_all
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Refusal
-from dafuse.product.server.uploads import Upload
+from dafuse.product.server.uploads import NoPicture, Sent
 
 Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
 
@@ -30,16 +31,22 @@ class Staging:
     def counts(self) -> dict[str, int]:
         return {name: len(pictures) for name, pictures in self._staged.items()}
 
-    def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
-        """Decode these and stage them for the class, all or none; return how many it has now."""
+    def add(self, name: str, sent: Sent, known: Sequence[str]) -> tuple[int, list[str]]:
+        """Decode what was sent and stage it for the class, without files that cannot be read.
+
+        Return how many pictures the class has now, and a sentence on each file left out.
+        """
         name = check_name(name)
-        self._require_place(len(uploads))  # before anything is decoded
-        pictures = [_pixels(upload) for upload in uploads]
+        data = [picture.data for picture in sent.pictures]
+        self._require_place(len(data))  # before anything is decoded
+        placed = sent.placed(read_all(data, reduced, threads=1))
+        pictures = [one for one in placed if not isinstance(one, NoPicture)]
         with self._lock:
             _check_clashes([*map(composed, known), *self._staged, name])
-            self._require_place(len(uploads))
+            self._require_place(len(pictures))
             self._staged = _joined(self._staged, {name: pictures})
-            return len(self._staged[name])
+            staged = len(self._staged[name])
+        return staged, [one.sentence for one in placed if isinstance(one, NoPicture)]
 
     def drop(self, name: str) -> int:
         """Delete the pictures of a class; return how many there were."""
@@ -103,10 +110,3 @@ def _check_clashes(names: Sequence[str]) -> None:
         check_class_names(names, "the model and the lesson")
     except DafuseError as error:
         raise Refusal(422, str(error)) from None
-
-
-def _pixels(upload: Upload) -> np.ndarray:
-    try:
-        return reduced(read_image(upload.data))
-    except UnreadableImage as error:
-        raise Refusal(422, f"{upload.name} cannot be read: {error}") from None

@@ -6,16 +6,18 @@ of more than a megabyte to the disk.
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from dafuse.data.formats import why_unknown
+from dafuse.data.images import UnreadableImage, opened
 from dafuse.product.server.security import Limits, Memory, Refusal
 
 if TYPE_CHECKING:
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds that a body may take to arrive
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
-# what Pillow decodes in memory by itself; others call programs or write files to do it
-FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
+# what Pillow or a plug-in decodes in memory; others call programs or write files to do it
+FORMATS = {"AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
+# how files begin that their plug-in decodes as soon as they are opened, whatever their size
+JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,49 @@ class Upload:
     pixels: int
 
 
+@dataclass(frozen=True)
+class NoPicture:
+    """A file that cannot be looked at, and why."""
+
+    name: str
+    sentence: str
+    status: int = 422  # of the answer, where this is the only file
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The files of a request, in their order."""
+
+    files: Sequence[Upload | NoPicture]
+
+    @property
+    def pictures(self) -> list[Upload]:
+        return [file for file in self.files if isinstance(file, Upload)]
+
+    def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoPicture]:
+        """Put what was found of each picture in its file's place, beside what is no picture.
+
+        Where nothing was found of any file, the request is refused.
+        """
+        rest = iter(found)
+        placed: list[Found | NoPicture] = []
+        for file in self.files:
+            one = file if isinstance(file, NoPicture) else next(rest)
+            placed.append(_unread(file.name, one) if isinstance(one, UnreadableImage) else one)
+        bad = [one for one in placed if isinstance(one, NoPicture)]
+        if len(bad) == len(placed):
+            status = bad[0].status if len(bad) == 1 else 422
+            raise Refusal(status, bad[0].sentence, [one.sentence for one in bad])
+        return placed
+
+
+def _unread(name: str, why: object) -> NoPicture:
+    return NoPicture(name, f"{name} cannot be read: {why}")
+
+
 @asynccontextmanager
-async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[list[Upload]]:
-    """The pictures of a multipart request, held while the block lasts; refuse too much."""
+async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[Sent]:
+    """The files of a multipart request, held while the block lasts; refuse too much."""
     with memory.share() as take:
         try:
             async with asyncio.timeout(PATIENCE):
@@ -47,7 +92,7 @@ async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIter
             raise Refusal(408, f"the request took more than {PATIENCE:g} s to arrive") from None
         except ClientDisconnect:
             raise Refusal(400, "the request broke off") from None
-        yield await asyncio.to_thread(_checked, files, limits.pixels)
+        yield Sent(await asyncio.to_thread(_checked, files, limits.pixels))
 
 
 async def _chunks(
@@ -166,27 +211,30 @@ class _Form:
             self._part.data += data[start:end]
 
 
-def _checked(files: list[_Part], most_pixels: int) -> list[Upload]:
+def _checked(files: list[_Part], most_pixels: int) -> list[Upload | NoPicture]:
     return [
         _upload(file.name or f"file {number}", file.taken(), most_pixels)
         for number, file in enumerate(files, start=1)
     ]
 
 
-def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
+def _upload(name: str, data: bytes, most_pixels: int) -> Upload | NoPicture:
     """Look at the header only: a small file can hold far more pixels than there is memory."""
-    too_many = Refusal(413, f"{name} has more than {most_pixels:,} pixels")
+    too_many = NoPicture(name, f"{name} has more than {most_pixels:,} pixels", 413)
+    if not data:
+        return _unread(name, "the file is empty")
+    if data.startswith(JPEG_XL):
+        return _unread(name, "the server does not read JPEG XL; save it as JPEG or PNG")
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with opened(io.BytesIO(data)) as image:
             kind, pixels = image.format, image.width * image.height
     except Image.DecompressionBombError:
-        raise too_many from None
+        return too_many
     except UnidentifiedImageError:
-        raise Refusal(422, f"{name} is not an image") from None
+        return _unread(name, why_unknown(data[:12], name))
     except Exception:  # broken headers make Pillow raise almost anything
-        raise Refusal(422, f"{name} is a damaged image") from None
+        return NoPicture(name, f"{name} is a damaged image")
     if kind not in FORMATS:
-        raise Refusal(422, f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF")
-    if pixels > most_pixels:
-        raise too_many
-    return Upload(name, data, pixels)
+        why = f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF"
+        return NoPicture(name, why)
+    return Upload(name, data, pixels) if pixels <= most_pixels else too_many
