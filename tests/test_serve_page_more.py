@@ -81,6 +81,7 @@ def test_a_file_that_cannot_be_read_stops_no_other(
         for path in bad
     ]
     with opened(browser, model, f"#token={TOKEN}") as page:
+        expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
         page.get_by_label("Choose pictures").set_input_files(chosen)
         expect(page.locator("#ask-status")).to_have_text("9 pictures answered, 5 skipped:")
         expect(page.get_by_label("Files that cannot be read").get_by_role("listitem")).to_have_text(
@@ -122,6 +123,7 @@ def test_lists_asked_at_the_same_time_keep_their_answers(
 
     with opened(browser, model, teachable=False) as page:
         page.route("**/predict*", hold_the_second)
+        expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
         shown = page.locator(".answer img")
         page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two are held
         expect(shown).to_have_count(4)
