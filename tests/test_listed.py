@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import plug_ins
 from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.data.dataset import Dataset
 from dafuse.data.folders import folder
 from dafuse.data.formats import (
     PLUGINS,
     is_image,
-    load_plugins,
     looks_like_an_image,
     readable_suffixes,
     why_not_read,
+    why_unknown,
 )
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.data.listed import Skipped, in_few_lines
@@ -27,9 +27,10 @@ from dafuse.data.own import kind_of, part_of
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError
 from dafuse.product.sources import images_to_test, lesson_images
+from plug_ins import HEIC
 from product_models import create, write_folders
 
-HEIC = b"\0\0\0\x18ftypheic" + bytes(20)
+heif_plugin = plug_ins.heif_plugin
 
 
 def fill(root: Path, *names: str, data: bytes = b"x") -> Path:
@@ -130,6 +131,9 @@ def test_kinds_of_images() -> None:
         assert looks_like_an_image(name), name
     assert not looks_like_an_image("a.txt")
     assert "pillow-jxl-plugin" in why_not_read("a.jxl")
+    assert "pillow-jxl-plugin" in why_unknown(b"\xff\x0a and more", "a.jxl")  # no brand tells it
+    assert why_unknown(b"<svg>", "a.svg") == ".svg files are not read; save them as JPEG or PNG"
+    assert why_unknown(b"<html>", "a.jpg") == "not an image that Pillow knows"
     assert not {".heic", ".jxl"} & readable_suffixes()
 
 
@@ -137,33 +141,6 @@ def test_heic_by_any_name_says_which_plug_in_it_needs(tmp_path: Path) -> None:
     for source in (HEIC, fill(tmp_path, "a.jpg", data=HEIC) / "a.jpg"):
         with pytest.raises(UnreadableImage, match="HEIC needs a plug-in: pip install pillow-heif"):
             read_image(source)
-
-
-@pytest.fixture
-def heif_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Something that does for Pillow what pillow-heif does, if only in one colour."""
-    code = """
-from PIL import Image
-def register_heif_opener():
-    def opened(file, name):
-        return Image.new("RGB", (3, 2), (0, 0, 255))
-    Image.register_open("ONE COLOUR", opened, lambda start: start[4:12] == b"ftypheic")
-"""
-    (tmp_path / "plug-ins").mkdir()
-    (tmp_path / "plug-ins" / "pillow_heif.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path / "plug-ins"))
-    _forget_plugins()
-    yield
-    monkeypatch.undo()
-    sys.modules.pop("pillow_heif", None)
-    _forget_plugins()
-    Image.OPEN.pop("ONE COLOUR", None)
-    Image.ID[:] = [name for name in Image.ID if name != "ONE COLOUR"]
-
-
-def _forget_plugins() -> None:
-    load_plugins.cache_clear()
-    readable_suffixes.cache_clear()
 
 
 def test_heic_is_read_where_the_plug_in_is(tmp_path: Path, heif_plugin: None) -> None:

@@ -74,13 +74,15 @@ class TestTaught:
 
     def test_the_server_stages_one_spelling(self) -> None:
         pytest.importorskip("fastapi")
-        from dafuse.product.server.uploads import Staging, Upload
+        from dafuse.product.server.staging import Staging
+        from dafuse.product.server.uploads import Sent, Upload
 
         photo = io.BytesIO()
         Image.new("RGB", (8, 8)).save(photo, "png")
         staging = Staging(most=5)
-        assert staging.add(CAFE_APART, [Upload("1.png", photo.getvalue(), 64)], [CAFE_APART]) == 1
-        assert staging.add(CAFE, [Upload("2.png", photo.getvalue(), 64)], [CAFE_APART]) == 2
+        sent = Sent([Upload("1.png", photo.getvalue(), 64)])
+        assert staging.add(CAFE_APART, sent, [CAFE_APART]) == (1, [])
+        assert staging.add(CAFE, sent, [CAFE_APART]) == (2, [])
         assert staging.counts == {CAFE: 2}
         assert staging.drop(CAFE_APART) == 2
 

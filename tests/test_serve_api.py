@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
+import plug_ins
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import Prediction
 from dafuse.product.server import uploads
 from dafuse.product.server.app import create_app
 from dafuse.product.server.security import Access, Limits, Memory
+from plug_ins import HEIC
 from product_models import pictures, taught
 from served import BEARER, TOKEN, client, files, grey, png, said, wait_for
 
+heif_plugin = plug_ins.heif_plugin
 pytestmark = pytest.mark.usefixtures("small_network")
 
 
@@ -156,6 +159,7 @@ def test_the_description_is_whole_and_needs_no_network(asked: httpx.Client) -> N
             assert asked.get(link).status_code == 200, link
     docs = asked.get("/docs").text
     assert "POST /classes/{name}/images" in docs
+    assert "Files that cannot be read are skipped and named." in docs
     assert "&#x27;http://127.0.0.1:8000/classes/cat/rename?to=TO&#x27;" in docs
     assert "-OJ http://127.0.0.1:8000/export" in docs
 
@@ -210,11 +214,16 @@ def postscript() -> bytes:
 @pytest.mark.parametrize(
     ("contents", "status", "sentence"),
     [
-        ([b"not an image"], 422, "0.png is not an image"),
-        ([b""], 422, "0.png is not an image"),
-        ([grey(1), b"\xff\xd8\xff\xe0 broken"], 422, "1.png is"),
+        ([b"not an image"], 422, "0.png cannot be read: not an image that Pillow knows"),
+        ([b""], 422, "0.png cannot be read: the file is empty"),
+        ([b"\xff\xd8\xff\xe0 broken"], 422, "0.png is"),
+        ([b"not an image", b""], 422, "0.png cannot be read"),
+        ([grey(1, side=101), b""], 422, "0.png has more than 10,000 pixels"),
         ([grey(1)[:45]], 422, "0.png"),
         ([postscript()], 422, "of the kind EPS"),
+        ([HEIC], 422, "HEIC needs a plug-in: pip install pillow-heif"),
+        ([b"\xff\x0a, small"], 422, "the server does not read JPEG XL; save it as JPEG or PNG"),
+        ([uploads.JPEG_XL[1]], 422, "the server does not read JPEG XL; save it as JPEG or PNG"),
         ([grey(1, side=101)], 413, "more than 10,000 pixels"),
         ([bomb()], 413, "more than 10,000 pixels"),
         ([grey(1)] * 5, 413, "at most 4 files"),
@@ -231,11 +240,48 @@ def test_what_is_too_much_or_no_picture(
     assert asked.post("/predict", files=files(grey(9))).status_code == 200  # it lives on
 
 
-def test_a_picture_that_is_whole_by_its_header_only(asked: httpx.Client) -> None:
+def cut_off() -> bytes:
+    """A PNG that is whole by its header only."""
     noise = np.random.default_rng(0).integers(0, 256, (90, 90, 3), dtype=np.uint8)
-    refused = asked.post("/predict", files=files(grey(1), png(noise)[:9000]))
+    return png(noise)[:9000]
+
+
+def test_what_cannot_be_read_is_answered_in_its_place(greys: Greys, asked: httpx.Client) -> None:
+    bad = {
+        "no.txt": (b"no picture", "no.txt cannot be read: not an image that Pillow knows"),
+        "a.heic": (b"?", "a.heic cannot be read: HEIC needs a plug-in: pip install pillow-heif"),
+        "cut.png": (cut_off(), "cut.png cannot be read: "),
+        "large.png": (grey(1, side=101), "large.png has more than 10,000 pixels"),
+    }
+    for name, (content, sentence) in bad.items():
+        sent = [("files", one) for one in [("1", grey(1)), (name, content), ("2", grey(2))]]
+        answer = asked.post("/predict", files=sent)
+        assert answer.status_code == 200
+        first, wrong, last = answer.json()["predictions"]
+        assert (first["name"], last["name"]) == ("1", "2")
+        assert sorted(wrong) == ["error", "file"]
+        assert wrong["file"] == name
+        assert wrong["error"].startswith(sentence)
+    refused = asked.post("/predict", files=[("files", (name, bad[name][0])) for name in bad])
     assert refused.status_code == 422
-    assert "1.png cannot be read" in said(refused)
+    sentences = [sentence for _, sentence in bad.values()]
+    assert said(refused) == sentences[0]
+    for found, sentence in zip(refused.json()["skipped"], sentences, strict=True):
+        assert found.startswith(sentence)
+    greys.batches.clear()
+    assert asked.post("/predict", files=files(b"", b"")).status_code == 422
+    assert not greys.batches  # nothing goes through the network
+
+
+def test_a_picture_that_is_whole_by_its_header_only(asked: httpx.Client) -> None:
+    refused = asked.post("/predict", files=files(cut_off()))
+    assert refused.status_code == 422
+    assert "0.png cannot be read" in said(refused)
+
+
+def test_heic_is_looked_at_where_the_plug_in_is(heif_plugin: None, asked: httpx.Client) -> None:
+    answer = asked.post("/predict", files=files(HEIC, grey(2)))
+    assert [one["name"] for one in answer.json()["predictions"]] == ["0", "2"]
 
 
 @pytest.mark.parametrize(
@@ -470,8 +516,8 @@ def test_an_upload_is_in_memory_once() -> None:
     request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
     async def held() -> int:
-        async with uploads.uploads(request, Limits(), Memory(2**30)) as pictures:
-            assert [picture.data for picture in pictures] == contents
+        async with uploads.uploads(request, Limits(), Memory(2**30)) as sent:
+            assert [picture.data for picture in sent.pictures] == contents
             return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()

@@ -39,7 +39,8 @@ def test_it_answers_with_bars(
         page.get_by_label("Choose pictures").set_input_files(
             {"name": "notes.txt", "mimeType": "image/png", "buffer": b"no picture"}
         )
-        expect(page.locator("#ask-status")).to_have_text("notes.txt is not an image.")
+        expect(page.locator("#ask-status")).to_have_text("0 pictures answered, 1 skipped:")
+        expect(page.locator("#ask-skipped")).to_contain_text("notes.txt cannot be read")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360  # nothing sticks out of a small screen
 

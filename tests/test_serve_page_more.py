@@ -13,6 +13,7 @@ import served_page
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import ExportedModel
 from dafuse.taught.lift import TaughtLift
+from plug_ins import HEIC
 from product_models import create
 from served import TOKEN
 from served_page import IN_A_BROWSER, classes_known, opened, playwright
@@ -63,6 +64,48 @@ def test_many_pictures_are_summed_up_and_filtered(
         expect(table).to_be_hidden()
 
 
+def test_a_file_that_cannot_be_read_stops_no_other(
+    browser: "playwright.Browser",
+    model: Classifier,
+    pictures: dict[str, list[Path]],
+    tmp_path: Path,
+) -> None:
+    """In a request with others, and in one of its own."""
+    expect = playwright.expect
+    bad = [tmp_path / f"{number}.heic" for number in range(5)]
+    for path in bad:
+        path.write_bytes(HEIC)
+    chosen = [bad[0], *pictures["A"][:3], *bad[1:], *pictures["X"]]  # four in a request
+    lines = [
+        f"{path.name} cannot be read: HEIC needs a plug-in: pip install pillow-heif."
+        for path in bad
+    ]
+    with opened(browser, model, f"#token={TOKEN}") as page:
+        expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
+        page.get_by_label("Choose pictures").set_input_files(chosen)
+        expect(page.locator("#ask-status")).to_have_text("9 pictures answered, 5 skipped:")
+        expect(page.get_by_label("Files that cannot be read").get_by_role("listitem")).to_have_text(
+            lines
+        )
+        expect(page.get_by_role("table", name="9 pictures")).to_be_visible()
+        names = page.locator(".answer img").evaluate_all("all => all.map((image) => image.alt)")
+        assert names == [path.name for path in chosen if path not in bad]
+        page.get_by_role("button", name="Clear all").click()
+        expect(page.locator("#ask-skipped li")).to_have_count(0)
+
+        page.get_by_label("Name of a class").fill("O")
+        page.get_by_label("Add pictures of it").set_input_files(chosen)
+        status, notes = page.locator("#teach-status"), page.locator("#notes li")
+        expect(status).to_have_text("9 pictures of O added, 5 skipped:")
+        expect(notes).to_have_text(lines)
+        expect(page.locator(".staged")).to_contain_text("O 9 pictures")
+        expect(page.locator(".thumbs img")).to_have_count(9)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_label("Add pictures of it").set_input_files(pictures["X"][0])
+        expect(status).to_have_text("1 picture of O added.")
+        expect(notes).to_have_count(0)
+
+
 @pytest.mark.parametrize("cleared", [False, True])
 def test_lists_asked_at_the_same_time_keep_their_answers(
     browser: "playwright.Browser",
@@ -80,6 +123,7 @@ def test_lists_asked_at_the_same_time_keep_their_answers(
 
     with opened(browser, model, teachable=False) as page:
         page.route("**/predict*", hold_the_second)
+        expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
         shown = page.locator(".answer img")
         page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two are held
         expect(shown).to_have_count(4)

@@ -25,9 +25,11 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.server.app import create_app
 from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
-from dafuse.product.server.uploads import Staging, Upload
+from dafuse.product.server.staging import Staging
+from dafuse.product.server.uploads import Sent, Upload
 from dafuse.progress import Progress
 from dafuse.taught.table import METHODS
+from plug_ins import HEIC
 from product_models import QUICK, create, taught
 from served import (
     BEARER,
@@ -342,7 +344,7 @@ def test_teaching_needs_the_token_and_to_be_allowed(
 def test_class_names_that_cannot_be(tmp_path: Path, name: str, sentence: str) -> None:
     with teachable(taught(tmp_path / "model", {0: 3, 1: 3})) as served:
         sent = served.post("/classes/staged/images", files=files(grey(1)), headers=BEARER)
-        assert sent.json() == {"name": "staged", "staged": 1}
+        assert sent.json() == {"name": "staged", "staged": 1, "skipped": []}
         refused = served.post(f"/classes/{name}/images", files=files(grey(1)), headers=BEARER)
         assert refused.status_code == 422
         assert sentence in said(refused)
@@ -355,13 +357,10 @@ def test_staging_has_a_limit_and_can_be_taken_back(tmp_path: Path) -> None:
         def stage(*contents: bytes) -> httpx.Response:
             return served.post("/classes/ä b/images", files=files(*contents), headers=BEARER)
 
-        assert stage(grey(1), grey(2), grey(3)).json() == {"name": "ä b", "staged": 3}
+        assert stage(grey(1), grey(2), grey(3)).json()["staged"] == 3
         refused = stage(grey(4), grey(5), grey(6))
         assert refused.status_code == 413
         assert "of at most 5" in said(refused)
-        assert stage(grey(4), b"no picture").status_code == 422  # all or none
-        broken = stage(grey(4), grey(5)[:45])
-        assert broken.status_code == 422
         assert stage(grey(4), grey(5)).json()["staged"] == 5
         dropped = served.delete("/classes/ä b/images", headers=BEARER)
         assert dropped.json() == {"name": "ä b", "staged": 0}
@@ -372,6 +371,24 @@ def test_staging_has_a_limit_and_can_be_taken_back(tmp_path: Path) -> None:
         assert refused.status_code == 409
         assert "no pictures wait" in said(refused)
         assert served.get("/learn", headers=BEARER).json()["state"] == "idle"
+
+
+def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path) -> None:
+    with teachable(create(tmp_path / "model")) as served:
+
+        def stage(**sent: bytes) -> httpx.Response:
+            named = [("files", file) for file in sent.items()]
+            return served.post("/classes/cat/images", files=named, headers=BEARER)
+
+        some = stage(a=grey(1), b=b"no picture", c=grey(2)[:45], d=grey(3))
+        assert some.status_code == 201
+        assert (some.json()["name"], some.json()["staged"]) == ("cat", 2)
+        assert [line.split()[0] for line in some.json()["skipped"]] == ["b", "c"]
+        none = stage(a=HEIC, b=b"no picture")
+        assert none.status_code == 422
+        assert said(none) == "a cannot be read: HEIC needs a plug-in: pip install pillow-heif"
+        assert [line.split()[0] for line in none.json()["skipped"]] == ["a", "b"]
+        assert served.get("/classes").json()["staged"] == {"cat": 2}
 
 
 class Held:
@@ -512,9 +529,9 @@ def test_pictures_can_be_staged_by_many_threads_at_once() -> None:
     sys.setswitchinterval(1e-6)  # so that threads meet in the middle of things
     try:
         for staging in (Staging(1000), Staging(1000), Staging(1000)):
-            add = partial(staging.add, uploads=[Upload("small", grey(5), 64)], known=[])
+            add = partial(staging.add, sent=Sent([Upload("small", grey(5), 64)]), known=[])
             with ThreadPoolExecutor(8) as pool:
-                assert list(pool.map(add, names)) == [1] * 1000
+                assert list(pool.map(add, names)) == [(1, [])] * 1000
             assert sorted(staging.counts) == sorted(names)
     finally:
         sys.setswitchinterval(interval)
@@ -525,7 +542,7 @@ def test_large_pictures_are_staged_smaller() -> None:
     Image.new("RGB", (4000, 3000), "navy").save(file, "JPEG")
     staging = Staging(5)
     uploads = [Upload("large", file.getvalue(), 12_000_000), Upload("small", grey(5), 64)]
-    staging.add("class", uploads, known=[])
+    staging.add("class", Sent(uploads), known=[])
     large, small = staging.take()["class"]
     assert small.shape == (8, 8, 3)
     assert math.prod(large.shape[:2]) == pytest.approx(REDUCED_PIXELS, rel=0.01)

@@ -81,11 +81,13 @@ def looks_like_an_image(name: str) -> bool:
     return is_image(name) or why_not_read(name) != "not an image"
 
 
-def why_unknown(start: bytes) -> str:
-    """Why Pillow does not know a file that begins so."""
+def why_unknown(start: bytes, name: str = "") -> str:
+    """Why Pillow does not know a file that begins so, or else has such a name."""
     for plugin in PLUGINS:
         if start[4:12] in plugin.brands and not _installed(plugin):
             return _install(plugin)
+    if looks_like_an_image(name) and not is_image(name):
+        return why_not_read(name)
     return "not an image that Pillow knows"
 
 

@@ -45,7 +45,7 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
             file, length = Path(source), Path(source).stat().st_size
         if length == 0:
             raise UnreadableImage("the file is empty")
-        with _opened(file) as image:
+        with opened(file) as image:
             limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only refuses twice as many
             if limit and image.width * image.height > limit:
                 raise UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?)")
@@ -58,7 +58,7 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
     except PermissionError:
         raise UnreadableImage("reading it is not permitted") from None
     except UnidentifiedImageError:
-        raise UnreadableImage(why_unknown(_start(source))) from None
+        raise UnreadableImage(why_unknown(_start(source), _name(source))) from None
     except Image.DecompressionBombError:
         raise UnreadableImage("far too many pixels (a decompression bomb?)") from None
     except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
@@ -66,8 +66,8 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
         raise UnreadableImage(reason) from error
 
 
-def _opened(file: Path | io.BytesIO) -> Image.Image:
-    """By Pillow alone, or with the plug-ins that are installed."""
+def opened(file: Path | io.BytesIO) -> Image.Image:
+    """Open an image, not decoded yet, by Pillow alone or with the plug-ins that are installed."""
     try:
         return Image.open(file)
     except UnidentifiedImageError:
@@ -81,6 +81,10 @@ def _start(source: str | Path | bytes) -> bytes:
         return source[:12]
     with open(source, "rb") as file:
         return file.read(12)
+
+
+def _name(source: str | Path | bytes) -> str:
+    return "" if isinstance(source, bytes) else Path(source).name
 
 
 def to_rgb(image: Image.Image) -> np.ndarray:

@@ -6,7 +6,7 @@ Nothing here imports torch: what predicts is given, and may be anything that ans
 `Classifier`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,11 +32,12 @@ from dafuse.product.server.security import (
     Memory,
     Refusal,
 )
-from dafuse.product.server.uploads import Staging
+from dafuse.product.server.staging import Staging
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
 Pictures are the files of a form (multipart/form-data); they are held in memory only.
+A file that cannot be read is named, with the reason; the others are still used.
 A refused request gets a status of 400 or more and {"error": "a sentence"}."""
 
 
@@ -111,14 +112,15 @@ async def _docs(request: Request) -> Response:
     return HTMLResponse(docs_page(request.app.openapi()))
 
 
-def _error(status: int, sentence: str) -> JSONResponse:
+def _error(status: int, sentence: str, skipped: Sequence[str] = ()) -> JSONResponse:
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
-    return JSONResponse({"error": sentence}, status, headers)
+    content = {"error": sentence, **({"skipped": skipped} if skipped else {})}
+    return JSONResponse(content, status, headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    return _error(error.status, error.sentence)
+    return _error(error.status, error.sentence, error.skipped)
 
 
 async def _not_now(request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from dafuse.product.summary import WORDS
 from dafuse.product.version import ClassRecord
 
 FILE = "application/octet-stream"
+SAID = ("summary", "description")  # of each address, on the page
 SENDS_FILES = {
     "requestBody": {
         "required": True,
@@ -57,8 +58,17 @@ class Predicted(BaseModel):
         )
 
 
+class NotRead(BaseModel):
+    """A file that cannot be read."""
+
+    file: str
+    error: str = Field(description="one sentence: what is wrong and what to do")
+
+
 class Predictions(BaseModel):
-    predictions: list[Predicted] = Field(description="one for each file, in their order")
+    predictions: list[Predicted | NotRead] = Field(
+        description="one for each file, in their order; what cannot be read has an error instead"
+    )
 
 
 class Allowed(BaseModel):
@@ -122,6 +132,12 @@ class Classes(BaseModel):
 class StagedCount(BaseModel):
     name: str
     staged: int = Field(description="pictures of this class that wait to be learned")
+
+
+class Added(StagedCount):
+    skipped: list[str] = Field(
+        description="the files that cannot be read and are not staged: a sentence on each"
+    )
 
 
 class Lesson(BaseModel):
@@ -204,6 +220,9 @@ class Health(BaseModel):
 
 class Error(BaseModel):
     error: str = Field(description="one sentence: what is wrong and what to do")
+    skipped: list[str] | None = Field(
+        default=None, description="a sentence on each file; there only where none can be read"
+    )
 
 
 def docs_page(openapi: dict[str, Any]) -> str:
@@ -251,7 +270,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     )
     return (
         f'<section class="card"><h2><code>{method} {escape(path)}</code></h2>'
-        f"<p>{escape(operation['summary'])}</p>"
+        + "".join(f"<p>{escape(operation[key])}</p>" for key in SAID if key in operation)
         + (f"<h3>Asks for</h3><dl>{asked}</dl>" if asked else "")
         + f"<h3>Answers</h3><dl>{answered}</dl>"
         + (f"<pre><code>{escape(_example(method, path, operation))}</code></pre></section>\n")

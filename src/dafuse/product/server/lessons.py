@@ -21,7 +21,7 @@ from dafuse.data.names import composed
 from dafuse.errors import DafuseError
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Refusal
-from dafuse.product.server.uploads import Staged, Staging, check_name
+from dafuse.product.server.staging import Staged, Staging, check_name
 from dafuse.product.summary import describe
 from dafuse.product.version import VersionRef
 from dafuse.progress import Bar, Progress

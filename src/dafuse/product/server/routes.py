@@ -13,13 +13,13 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from dafuse import __version__
-from dafuse.data.images import UnreadableImage
 from dafuse.product.server import description as say
 from dafuse.product.server import metrics
 from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
-from dafuse.product.server.uploads import check_name, read_away, uploads
+from dafuse.product.server.staging import check_name
+from dafuse.product.server.uploads import NoPicture, read_away, uploads
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -77,6 +77,8 @@ def refused(*statuses: int) -> dict[int | str, dict[str, Any]]:
 @router.post(
     "/predict",
     summary="What pictures show, with calibrated probabilities",
+    description="A file that cannot be read is answered in its place by its name and an error. "
+    "Where none can be read, the request is refused.",
     openapi_extra=say.SENDS_FILES,
     responses=refused(400, 401, 408, 409, 413, 415, 422, 503),
 )
@@ -88,14 +90,15 @@ async def predict(
     if not here.batcher.has_place_for(1):  # so that refusing costs next to nothing
         await read_away(request, here.limits)
         raise overloaded()
-    async with uploads(request, here.limits, here.memory) as pictures:
-        answers = await here.batcher.predict(pictures, top)
-        found = []
-        for picture, answer in zip(pictures, answers, strict=True):
-            if isinstance(answer, UnreadableImage):
-                raise Refusal(422, f"{picture.name} cannot be read: {answer}")
-            found.append(say.Predicted.of(picture.name, answer, top))
-    return say.Predictions(predictions=found)
+    async with uploads(request, here.limits, here.memory) as sent:
+        found = sent.placed(await here.batcher.predict(sent.pictures, top))
+        named = [
+            say.NotRead(file=file.name, error=one.sentence)
+            if isinstance(one, NoPicture)
+            else say.Predicted.of(file.name, one, top)
+            for file, one in zip(sent.files, found, strict=True)
+        ]
+    return say.Predictions(predictions=named)
 
 
 @router.get(
@@ -123,15 +126,19 @@ async def classes(here: Here) -> say.Classes:
 @router.post(
     "/classes/{name}/images",
     summary="Stage pictures of a class, new or known, for the next lesson",
+    description="Files that cannot be read are skipped and named. Where none can be read, the "
+    "request is refused and nothing is staged.",
     status_code=201,
     openapi_extra=say.SENDS_FILES,
     responses=refused(400, 401, 403, 408, 413, 415, 422, 503),
 )
-async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.StagedCount:
+async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.Added:
     name = check_name(name)
-    async with uploads(request, here.limits, here.memory) as pictures:
-        staged = await asyncio.to_thread(lessons.staging.add, name, pictures, here.served.classes)
-    return say.StagedCount(name=name, staged=staged)
+    async with uploads(request, here.limits, here.memory) as sent:
+        staged, skipped = await asyncio.to_thread(
+            lessons.staging.add, name, sent, here.served.classes
+        )
+    return say.Added(name=name, staged=staged, skipped=skipped)
 
 
 @router.delete(

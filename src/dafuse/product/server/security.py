@@ -5,7 +5,7 @@ import ipaddress
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from http import HTTPStatus
@@ -37,11 +37,14 @@ HEADERS = {
 
 
 class Refusal(Exception):
-    """A request that is not served; it is answered with this status and sentence."""
+    """A request that is not served; it is answered with this status and sentence.
 
-    def __init__(self, status: int, sentence: str) -> None:
+    Where none of its files can be read, ``skipped`` has a sentence on each.
+    """
+
+    def __init__(self, status: int, sentence: str, skipped: Sequence[str] = ()) -> None:
         super().__init__(sentence)
-        self.status, self.sentence = status, sentence
+        self.status, self.sentence, self.skipped = status, sentence, skipped
 
 
 def overloaded() -> Refusal:

@@ -1,4 +1,4 @@
-"""Pictures that arrive: held in memory only, checked before they are decoded, staged by class.
+"""Pictures that arrive: held in memory only, and checked before they are decoded.
 
 The multipart parser is python-multipart's, because Starlette's own reading of forms writes files
 of more than a megabyte to the disk.
@@ -6,21 +6,18 @@ of more than a megabyte to the disk.
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dafuse.data.images import UnreadableImage, read_image, reduced
-from dafuse.data.names import check_class_names, composed, taught_name
-from dafuse.errors import DafuseError
+from dafuse.data.formats import why_unknown
+from dafuse.data.images import UnreadableImage, opened
 from dafuse.product.server.security import Limits, Memory, Refusal
 
 if TYPE_CHECKING:
@@ -28,10 +25,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds that a body may take to arrive
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
-# what Pillow decodes in memory by itself; others call programs or write files to do it
-FORMATS = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
-
-Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
+# what Pillow or a plug-in decodes in memory; others call programs or write files to do it
+FORMATS = {"AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
+# how files begin that their plug-in decodes as soon as they are opened, whatever their size
+JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,49 @@ class Upload:
     pixels: int
 
 
+@dataclass(frozen=True)
+class NoPicture:
+    """A file that cannot be looked at, and why."""
+
+    name: str
+    sentence: str
+    status: int = 422  # of the answer, where this is the only file
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The files of a request, in their order."""
+
+    files: Sequence[Upload | NoPicture]
+
+    @property
+    def pictures(self) -> list[Upload]:
+        return [file for file in self.files if isinstance(file, Upload)]
+
+    def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoPicture]:
+        """Put what was found of each picture in its file's place, beside what is no picture.
+
+        Where nothing was found of any file, the request is refused.
+        """
+        rest = iter(found)
+        placed: list[Found | NoPicture] = []
+        for file in self.files:
+            one = file if isinstance(file, NoPicture) else next(rest)
+            placed.append(_unread(file.name, one) if isinstance(one, UnreadableImage) else one)
+        bad = [one for one in placed if isinstance(one, NoPicture)]
+        if len(bad) == len(placed):
+            status = bad[0].status if len(bad) == 1 else 422
+            raise Refusal(status, bad[0].sentence, [one.sentence for one in bad])
+        return placed
+
+
+def _unread(name: str, why: object) -> NoPicture:
+    return NoPicture(name, f"{name} cannot be read: {why}")
+
+
 @asynccontextmanager
-async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[list[Upload]]:
-    """The pictures of a multipart request, held while the block lasts; refuse too much."""
+async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIterator[Sent]:
+    """The files of a multipart request, held while the block lasts; refuse too much."""
     with memory.share() as take:
         try:
             async with asyncio.timeout(PATIENCE):
@@ -54,7 +92,7 @@ async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIter
             raise Refusal(408, f"the request took more than {PATIENCE:g} s to arrive") from None
         except ClientDisconnect:
             raise Refusal(400, "the request broke off") from None
-        yield await asyncio.to_thread(_checked, files, limits.pixels)
+        yield Sent(await asyncio.to_thread(_checked, files, limits.pixels))
 
 
 async def _chunks(
@@ -173,124 +211,30 @@ class _Form:
             self._part.data += data[start:end]
 
 
-def _checked(files: list[_Part], most_pixels: int) -> list[Upload]:
+def _checked(files: list[_Part], most_pixels: int) -> list[Upload | NoPicture]:
     return [
         _upload(file.name or f"file {number}", file.taken(), most_pixels)
         for number, file in enumerate(files, start=1)
     ]
 
 
-def _upload(name: str, data: bytes, most_pixels: int) -> Upload:
+def _upload(name: str, data: bytes, most_pixels: int) -> Upload | NoPicture:
     """Look at the header only: a small file can hold far more pixels than there is memory."""
-    too_many = Refusal(413, f"{name} has more than {most_pixels:,} pixels")
+    too_many = NoPicture(name, f"{name} has more than {most_pixels:,} pixels", 413)
+    if not data:
+        return _unread(name, "the file is empty")
+    if data.startswith(JPEG_XL):
+        return _unread(name, "the server does not read JPEG XL; save it as JPEG or PNG")
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with opened(io.BytesIO(data)) as image:
             kind, pixels = image.format, image.width * image.height
     except Image.DecompressionBombError:
-        raise too_many from None
+        return too_many
     except UnidentifiedImageError:
-        raise Refusal(422, f"{name} is not an image") from None
+        return _unread(name, why_unknown(data[:12], name))
     except Exception:  # broken headers make Pillow raise almost anything
-        raise Refusal(422, f"{name} is a damaged image") from None
+        return NoPicture(name, f"{name} is a damaged image")
     if kind not in FORMATS:
-        raise Refusal(422, f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF")
-    if pixels > most_pixels:
-        raise too_many
-    return Upload(name, data, pixels)
-
-
-class Staging:
-    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
-
-    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = Lock()  # held by whoever replaces what is staged
-        self._staged: Staged = {}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {name: len(pictures) for name, pictures in self._staged.items()}
-
-    def add(self, name: str, uploads: Sequence[Upload], known: Sequence[str]) -> int:
-        """Decode these and stage them for the class, all or none; return how many it has now."""
-        name = check_name(name)
-        self._require_place(len(uploads))  # before anything is decoded
-        pictures = [_pixels(upload) for upload in uploads]
-        with self._lock:
-            _check_clashes([*map(composed, known), *self._staged, name])
-            self._require_place(len(uploads))
-            self._staged = _joined(self._staged, {name: pictures})
-            return len(self._staged[name])
-
-    def drop(self, name: str) -> int:
-        """Delete the pictures of a class; return how many there were."""
-        name = composed(name)
-        with self._lock:
-            if name not in self._staged:
-                raise Refusal(404, f"no pictures of {name!r} wait to be learned")
-            left = dict(self._staged)
-            dropped = left.pop(name)
-            self._staged = left
-            return len(dropped)
-
-    @contextmanager
-    def renaming(self, old: str, new: str) -> Iterator[None]:
-        """Let the pictures of a class follow it, which the block renames.
-
-        Names that clash are refused before the block. Where the block raises, nothing is changed.
-        """
-        old, new = composed(old), composed(new)
-        with self._lock:
-            others = dict(self._staged)
-            moved = {new: others.pop(old)} if old in others else {}
-            _check_clashes([*others, new])
-            yield
-            self._staged = _joined(others, moved)
-
-    def take(self) -> Staged:
-        """Return all pictures; none stays here."""
-        with self._lock:
-            taken, self._staged = dict(self._staged), {}
-            return taken
-
-    def put_back(self, taken: Staged) -> None:
-        """Stage again what a lesson that failed had taken, before what came meanwhile."""
-        with self._lock:
-            self._staged = _joined(taken, self._staged)
-
-    def _require_place(self, more: int) -> None:
-        waiting = sum(len(pictures) for pictures in self._staged.values())
-        if waiting + more > self._most:
-            raise Refusal(
-                413, f"{waiting} pictures wait to be learned, of at most {self._most}: learn first"
-            )
-
-
-def _joined(first: Staged, then: Staged) -> Staged:
-    """The pictures of both, as a new dictionary of new lists."""
-    return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
-
-
-def check_name(name: str) -> str:
-    """Return the name as the model keeps it; refuse one that no class can have."""
-    try:
-        return taught_name(name)
-    except DafuseError as error:
-        raise Refusal(422, str(error)) from None
-
-
-def _check_clashes(names: Sequence[str]) -> None:
-    try:
-        check_class_names(names, "the model and the lesson")
-    except DafuseError as error:
-        raise Refusal(422, str(error)) from None
-
-
-def _pixels(upload: Upload) -> np.ndarray:
-    try:
-        return reduced(read_image(upload.data))
-    except UnreadableImage as error:
-        raise Refusal(422, f"{upload.name} cannot be read: {error}") from None
+        why = f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF"
+        return NoPicture(name, why)
+    return Upload(name, data, pixels) if pixels <= most_pixels else too_many

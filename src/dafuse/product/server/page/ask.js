@@ -1,8 +1,8 @@
 // "What is this?": pictures in, classes as bars out; of many pictures also a summary.
 
 import { offerCamera } from "./camera.js";
-import { byId, count, make, percent, picture, say, takesFiles } from "./elements.js";
-import { call, forms } from "./server.js";
+import { byId, count, make, note, percent, picture, say, takesFiles } from "./elements.js";
+import { forms, send, sentence } from "./server.js";
 import { chosen, showSummary, whenChosen } from "./summary.js";
 
 const SHOWN = 24; // cards at once
@@ -27,22 +27,36 @@ export async function ask(files) {
   say(status, files.length === 1 ? "Looking ..." : `Looking at ${files.length} pictures ...`);
   const list = (lists += 1);
   const now = []; // its answers
+  const skipped = []; // and a sentence on each file that cannot be read
+  byId("ask-skipped").replaceChildren();
   try {
     for (const { form } of forms(files, limits)) {
-      const { predictions } = await call("POST", "/predict?top=5", form);
-      const rest = files.slice(now.length);
-      const more = predictions.map((found, i) => ({ file: rest[i], found, card: null, list }));
+      const predictions = await look(form);
+      const rest = files.slice(now.length + skipped.length);
+      const both = predictions.map((found, i) => ({ file: rest[i], found, card: null, list }));
+      const more = both.filter(({ found }) => !found.error);
       now.push(...more);
-      if (now.length < files.length) say(status, `Looked at ${now.length} of ${files.length} ...`);
+      skipped.push(...predictions.flatMap(({ error }) => (error ? [sentence(error)] : [])));
+      const looked = now.length + skipped.length;
+      if (looked < files.length) say(status, `Looked at ${looked} of ${files.length} ...`);
       // sorting is stable: answers to one list stay in the order of its files
       answers = [...answers, ...more].sort((a, b) => b.list - a.list).slice(0, KEPT);
       render();
     }
-    const all = `${count(now.length, "picture", "pictures")} answered.`;
-    say(status, now.length === 1 ? said(now[0].found) : all, "spoken"); // not shown: the answers are
+    const all = `${count(now.length, "picture", "pictures")} answered`;
+    if (skipped.length) say(status, `${all}, ${skipped.length} skipped:`, "error");
+    else say(status, files.length === 1 ? said(now[0].found) : `${all}.`, "spoken"); // answers are shown
   } catch (error) {
     say(status, now.length ? `${now.length} answered, then: ${error.message}` : error.message, "error");
+  } finally {
+    note(byId("ask-skipped"), skipped);
   }
+}
+
+// What the server says to each file of a form.
+async function look(form) {
+  const { predictions, skipped } = await send("/predict?top=5", form);
+  return predictions ?? skipped.map((error) => ({ error }));
 }
 
 function render() {
@@ -100,6 +114,7 @@ byId("more").addEventListener("click", () => {
 });
 byId("clear").addEventListener("click", () => {
   answers = [];
+  byId("ask-skipped").replaceChildren();
   render();
   say(status, "");
   byId("ask-files").focus();

@@ -14,6 +14,11 @@ export function say(element, text, kind = "") {
   element.textContent = text;
 }
 
+// Add lines of text to a list.
+export function note(list, lines) {
+  list.append(...lines.map((text) => make("li", "", text)));
+}
+
 export function count(number, one, many) {
   return `${number} ${number === 1 ? one : many}`;
 }

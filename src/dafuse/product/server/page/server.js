@@ -29,8 +29,22 @@ export async function answered(method, path, body) {
       throw new Error("The server does not answer. Is it still running?");
     }
     if (response.ok) return response;
-    if (response.status !== 401) throw new Error(sentence((await response.json()).error));
+    if (response.status !== 401) throw refusal(await response.json());
     await askForToken(token ? "That token was not right." : "What you ask for needs it.");
+  }
+}
+
+function refusal({ error, skipped }) {
+  return Object.assign(new Error(sentence(error)), { skipped });
+}
+
+// Send files. Where none of them can be read, return what is wrong with each, as `skipped`.
+export async function send(path, form) {
+  try {
+    return await call("POST", path, form);
+  } catch (error) {
+    if (!error.skipped) throw error;
+    return { skipped: error.skipped };
   }
 }
 

@@ -1,9 +1,9 @@
 // "Teach it": name a class, add pictures, learn.
 
 import { offerCamera } from "./camera.js";
-import { byId, count, make, picture, say, takesFiles } from "./elements.js";
+import { byId, count, make, note, picture, say, takesFiles } from "./elements.js";
 import { undoable } from "./history.js";
-import { call, forms, hasToken, sentence } from "./server.js";
+import { call, forms, hasToken, send, sentence } from "./server.js";
 
 const THUMBS = 24; // of a class; the rest is a number
 const PAUSE = 400; // milliseconds between two looks at how far it is
@@ -51,23 +51,39 @@ export async function add(files) {
   const name = named();
   if (!name) return false;
   const path = `/classes/${encodeURIComponent(name)}/images`;
+  const skipped = []; // a sentence on each file that cannot be read
   let sent = 0;
+  byId("notes").replaceChildren();
   try {
     for (const { form, count: size } of forms(files, limits)) {
       say(status, `Sending ${count(files.length, "picture", "pictures")} of ${name} ...`);
-      // by the name it keeps: an accent can be spelt in two ways
-      const kept = await call("POST", path, form);
-      row(kept.name).show(files.slice(sent, sent + size));
-      row(kept.name).set(kept.staged);
-      setButtons();
+      const kept = await send(path, form);
+      if (kept.name) {
+        // by the name it keeps: an accent can be spelt in two ways
+        const these = files.slice(sent, sent + size);
+        row(kept.name).show(these.filter((file) => !skips(kept.skipped, file)));
+        row(kept.name).set(kept.staged);
+        setButtons();
+      }
       sent += size;
+      skipped.push(...kept.skipped.map(sentence));
     }
-    say(status, `${count(sent, "picture", "pictures")} of ${name} added.`);
-    return true;
+    const added = `${count(sent - skipped.length, "picture", "pictures")} of ${name} added`;
+    if (skipped.length) say(status, `${added}, ${skipped.length} skipped:`, "error");
+    else say(status, `${added}.`);
+    return !skipped.length;
   } catch (error) {
-    say(status, sent ? `${sent} added, then: ${error.message}` : error.message, "error");
+    const added = sent - skipped.length;
+    say(status, added ? `${added} added, then: ${error.message}` : error.message, "error");
     return false;
+  } finally {
+    note(byId("notes"), skipped);
   }
+}
+
+// Whether one of these sentences is on this file: they begin with its name.
+function skips(sentences, file) {
+  return sentences.some((text) => text.startsWith(`${file.name} `));
 }
 
 function row(name) {
@@ -214,8 +230,8 @@ function report(found) {
   say(status, `Learned ${names} in ${found.seconds.toFixed(1)} s. Try it now.`, "good");
   byId("class-name").value = "";
   const [, ...lines] = found.lines; // the first says the same
-  const notes = [...lines, ...found.skipped].map((line) => sentence(line.trim()));
-  byId("notes").replaceChildren(...notes.map((text) => make("li", "", text)));
+  byId("notes").replaceChildren();
+  note(byId("notes"), [...lines, ...found.skipped].map((line) => sentence(line.trim())));
 }
 
 takesFiles(byId("teach-drop"), byId("teach-files"), add);

@@ -1,0 +1,112 @@
+"""Pictures that wait to be learned, by class: decoded, in memory only."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+import numpy as np
+
+from dafuse.data.images import reduced
+from dafuse.data.names import check_class_names, composed, taught_name
+from dafuse.data.pictures import read_all
+from dafuse.errors import DafuseError
+from dafuse.product.server.security import Refusal
+from dafuse.product.server.uploads import NoPicture, Sent
+
+Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
+
+
+class Staging:
+    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
+
+    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()  # held by whoever replaces what is staged
+        self._staged: Staged = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: len(pictures) for name, pictures in self._staged.items()}
+
+    def add(self, name: str, sent: Sent, known: Sequence[str]) -> tuple[int, list[str]]:
+        """Decode what was sent and stage it for the class, without files that cannot be read.
+
+        Return how many pictures the class has now, and a sentence on each file left out.
+        """
+        name = check_name(name)
+        data = [picture.data for picture in sent.pictures]
+        self._require_place(len(data))  # before anything is decoded
+        placed = sent.placed(read_all(data, reduced, threads=1))
+        pictures = [one for one in placed if not isinstance(one, NoPicture)]
+        with self._lock:
+            _check_clashes([*map(composed, known), *self._staged, name])
+            self._require_place(len(pictures))
+            self._staged = _joined(self._staged, {name: pictures})
+            staged = len(self._staged[name])
+        return staged, [one.sentence for one in placed if isinstance(one, NoPicture)]
+
+    def drop(self, name: str) -> int:
+        """Delete the pictures of a class; return how many there were."""
+        name = composed(name)
+        with self._lock:
+            if name not in self._staged:
+                raise Refusal(404, f"no pictures of {name!r} wait to be learned")
+            left = dict(self._staged)
+            dropped = left.pop(name)
+            self._staged = left
+            return len(dropped)
+
+    @contextmanager
+    def renaming(self, old: str, new: str) -> Iterator[None]:
+        """Let the pictures of a class follow it, which the block renames.
+
+        Names that clash are refused before the block. Where the block raises, nothing is changed.
+        """
+        old, new = composed(old), composed(new)
+        with self._lock:
+            others = dict(self._staged)
+            moved = {new: others.pop(old)} if old in others else {}
+            _check_clashes([*others, new])
+            yield
+            self._staged = _joined(others, moved)
+
+    def take(self) -> Staged:
+        """Return all pictures; none stays here."""
+        with self._lock:
+            taken, self._staged = dict(self._staged), {}
+            return taken
+
+    def put_back(self, taken: Staged) -> None:
+        """Stage again what a lesson that failed had taken, before what came meanwhile."""
+        with self._lock:
+            self._staged = _joined(taken, self._staged)
+
+    def _require_place(self, more: int) -> None:
+        waiting = sum(len(pictures) for pictures in self._staged.values())
+        if waiting + more > self._most:
+            raise Refusal(
+                413, f"{waiting} pictures wait to be learned, of at most {self._most}: learn first"
+            )
+
+
+def _joined(first: Staged, then: Staged) -> Staged:
+    """The pictures of both, as a new dictionary of new lists."""
+    return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
+
+
+def check_name(name: str) -> str:
+    """Return the name as the model keeps it; refuse one that no class can have."""
+    try:
+        return taught_name(name)
+    except DafuseError as error:
+        raise Refusal(422, str(error)) from None
+
+
+def _check_clashes(names: Sequence[str]) -> None:
+    try:
+        check_class_names(names, "the model and the lesson")
+    except DafuseError as error:
+        raise Refusal(422, str(error)) from None
