@@ -36,8 +36,8 @@ def methods() -> Table:
 
     if find_spec("torch") is None:
         extra = {name: "" if name in LIGHT else "; pip install 'dafuse[torch]'" for name in TAUGHT}
-        taught = [(name, one.what + extra[name]) for name, one in TAUGHT.items()]
-        return _table(("name", "what dafuse learn --method NAME teaches"), taught)
+        light = [(name, one.what + extra[name]) for name, one in TAUGHT.items()]
+        return _table(("name", "what dafuse learn --method NAME teaches"), light)
     from dafuse.methods.registry import METHODS
 
     rows = []
