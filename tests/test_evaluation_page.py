@@ -29,7 +29,7 @@ MODEL = Path(__file__).parent / "data" / "model-v1"
 
 
 def evaluated(known: Sequence[str], answers: list[tuple[str, str, float, bool]]) -> Evaluation:
-    """Of images (class, taken for, probability, unknown)."""
+    """An evaluation of images (class, taken for, probability, unknown)."""
     classes = list(dict.fromkeys(true for true, *_ in answers))
     labels = np.array([classes.index(true) for true, *_ in answers])
     images = [np.full((8, 12, 3), number % 256, np.uint8) for number in range(len(answers))]

@@ -28,7 +28,7 @@ def state(classifier: Classifier) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def mirrored(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each epoch trained from now on, whether some image was mirrored."""
+    """For each epoch trained from now on, whether some image was mirrored."""
     found: list[bool] = []
 
     def watched(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:

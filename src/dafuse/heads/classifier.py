@@ -23,6 +23,7 @@ from dafuse.heads.arrays import (
     from_numpy,
     library,
     to_numpy,
+    under,
 )
 from dafuse.heads.choice import NEAREST, Choice, Evidence, Found, choose, system_of, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, Linear
@@ -270,8 +271,8 @@ class ClosedForm:
         chosen = to_numpy(state["classifier/chosen"]).tolist()
         kind, penalty, count, accuracy, temperature, in_all = chosen
         self.restore(
-            _under(SUMS, state),
-            _under(WEIGHTS, state),
+            under(SUMS, state),
+            under(WEIGHTS, state),
             state["classifier/bias"],
             Choice(KINDS[int(kind)], penalty, int(count), accuracy),
             Temperature(temperature, int(in_all)),
@@ -302,9 +303,3 @@ def of_last_token(
     """A head over the last CLS token with random columns beside it; its penalty is chosen."""
     lift = Lift(np.ones(width), columns, seed, like)
     return ClosedForm(lift, pooled(lift.width, like), [kind], None, precision, like)
-
-
-def _under(start: str, state: dict[str, Array]) -> dict[str, Array]:
-    return {
-        name.removeprefix(start): array for name, array in state.items() if name.startswith(start)
-    }

@@ -107,7 +107,7 @@ class Threshold:
 
     @classmethod
     def from_numbers(cls, numbers: Numbers, classes: int) -> "Threshold":
-        """Of a model that knows so many classes; older ones lack some of the numbers."""
+        """Read those of a model that knows so many classes; older ones lack some of the numbers."""
         images = numbers.get("threshold_images", 0.0)
         return cls(numbers["threshold"], images, int(numbers.get("threshold_classes", classes)))
 

@@ -72,7 +72,7 @@ class Evaluation:
 
     @property
     def images(self) -> int:
-        """Of classes that the model knows."""
+        """Count of images of classes that the model knows."""
         return sum(score.images for score in self.classes)
 
     @property

@@ -93,7 +93,7 @@ class Answering(ABC):
 
     @abstractmethod
     def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
-        """Of each image, or why it could not be read, as they come."""
+        """Scores of each image, or why it could not be read, as they come."""
 
     def predict(
         self, images: Pictures, top: int = 1, threshold: float | None = None
