@@ -232,6 +232,7 @@ class TestEveryMethod:
         for models, expected in (
             ([lift], "two models or more"),
             ([lift, other], "by other methods"),
+            ([lift.folder.path, daf.folder.path], "by other methods"),
             ([lift, ranked], "different settings: rank"),
             ([lift, lift], "the same model"),
             ([daf, more], "cannot be merged: each has an adapter"),

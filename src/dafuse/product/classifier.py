@@ -125,15 +125,13 @@ class Classifier(Answering):
         """A new model that knows what all of these were taught; they stay as they are."""
         opened: list[Classifier] = []
         for model in models:
-            if isinstance(model, Classifier):
-                opened.append(model)
-            else:
-                eye = opened[0].eye if opened else None
-                opened.append(cls._opened(ModelFolder(model), weights, device, threads, eye))
+            if not isinstance(model, Classifier):
+                first = opened[0] if opened else None
+                model = cls._opened(ModelFolder(model), weights, device, threads, first)
+            opened.append(model)
         parts = [(one.folder, one._read_method()) for one in opened]
         merge(parts, ModelFolder(out), progress)
-        eye = opened[0].eye if opened else None
-        return cls._opened(ModelFolder(out), weights, device, threads, eye)
+        return cls._opened(ModelFolder(out), weights, device, threads, opened[0])
 
     @classmethod
     def _opened(
@@ -142,15 +140,15 @@ class Classifier(Answering):
         weights: str | None,
         device: str,
         threads: int | None,
-        eye: Extractor | None = None,
+        like: "Classifier | None" = None,
     ) -> "Classifier":
-        """The model in this folder; on this network, if it is the one that the model needs."""
+        """The model in this folder; one that was made as another shares that one's network."""
         version = folder.read(lambda version: version)
+        if like is not None and not _differences(version, like.version):
+            return cls(folder, version, like.eye)
         taught, backbone = find_taught(version.method, version.settings), version.backbone
-        if eye is None or (eye.tag, eye.sha256) != (backbone.tag, backbone.sha256):
-            needs_torch = taught.needs_torch
-            eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, needs_torch)
-            eye.preprocessing = backbone.preprocessing
+        eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, taught.needs_torch)
+        eye.preprocessing = backbone.preprocessing
         return cls(folder, version, eye)
 
     @property
@@ -332,11 +330,10 @@ class Classifier(Answering):
 
     def _require_same(self, version: Version) -> None:
         """Another process may have taught the model, but not made another one of it."""
-        for part in ("backbone", "method", "settings", "seed"):
-            if getattr(version, part) != getattr(self._start, part):
-                raise DafuseError(
-                    f"{self.folder.path} is now another model, with another {part}: open it again"
-                )
+        for part in _differences(version, self._start):
+            raise DafuseError(
+                f"{self.folder.path} is now another model, with another {part}: open it again"
+            )
 
     def _lesson_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options of one lesson, for methods that train."""
@@ -372,6 +369,12 @@ class Classifier(Answering):
         head = head_of(arrays, version.numbers)
         looks, threads = self.eye.preprocessing, self.eye.threads
         return Predictor(version.names, method.encoder(arrays), head, looks, threads)
+
+
+def _differences(one: Version, other: Version) -> list[str]:
+    """What models were made with that no step changes, where it is not the same."""
+    parts = ("backbone", "method", "settings", "seed")
+    return [part for part in parts if getattr(one, part) != getattr(other, part)]
 
 
 @contextmanager
