@@ -8,6 +8,7 @@ from PIL import Image
 
 from conftest import small_dataset
 from dafuse.product.classifier import Classifier
+from dafuse.product.folder import ModelFolder
 
 QUICK = {
     "method": "daf",
@@ -54,3 +55,9 @@ def files(path: Path) -> dict[str, bytes]:
     """Everything in a folder but its lock."""
     found = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in found}
+
+
+def needed(folder: ModelFolder) -> set[str]:
+    """The objects that there must be: older versions go without what can be solved again."""
+    *older, current = folder.history()
+    return current.objects.union(*(version.lasting for version in older))

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import SUICIDE, clean_environment
 from dafuse.product.folder import ModelFolder
-from product_models import files, write_folders
+from product_models import files, needed, write_folders
 
 OPTIONS = ["--device", "cpu"]
 
@@ -67,8 +67,7 @@ def test_killed_at_any_point_the_old_model_stays(photos: Path, tmp_path: Path) -
     assert dafuse(*lesson) == 0
     assert names(model) == [f"class {number}" for number in range(4)]
     assert not list(model.rglob("*.tmp"))
-    needed = {digest for version in ModelFolder(model).history() for digest in version.objects}
-    assert {file.stem for file in (model / "objects").iterdir()} == needed
+    assert {file.stem for file in (model / "objects").iterdir()} == needed(ModelFolder(model))
 
 
 # of a first lesson: five objects, then the version, then model.json

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dafuse.commands import learn
@@ -19,7 +20,7 @@ from dafuse.product.ledger import make_ledger
 from dafuse.product.summary import summarise
 from dafuse.product.version import Version, VersionRef
 from dafuse.progress import Progress
-from product_models import files, pictures, taught, write_folders
+from product_models import files, needed, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
 
@@ -101,7 +102,7 @@ def test_a_class_can_be_forgotten_for_good_though_an_old_version_is_damaged(mode
 def test_undo_does_not_go_where_a_tensor_is_damaged(model: Path, gone: bool) -> None:
     classifier = Classifier.open(model, device="cpu")
     old, current = classifier.folder.history()
-    (digest, *_) = old.objects - current.objects
+    (digest, *_) = old.lasting - current.objects
     file = classifier.folder.object_file(digest)
     file.unlink() if gone else file.write_bytes(flip_a_bit(file.read_bytes()))
     before = files(model)
@@ -174,8 +175,40 @@ def test_what_nothing_leads_to_is_removed(model: Path) -> None:
         file.write_bytes(b"left by a process that was killed")
     Classifier.open(model, device="cpu").rename("class 0", "zero")
     assert not [file for file in stray if file.exists()]
-    needed = {digest for version in folder.history() for digest in version.objects}
-    assert {file.stem for file in (model / "objects").iterdir()} == needed
+    assert {file.stem for file in (model / "objects").iterdir()} == needed(folder)
+
+
+def test_versions_kept_for_undo_go_without_what_predicts(model: Path) -> None:
+    """It is solved again when undo comes back to them, to the same bits."""
+    images, _ = pictures({0: 3, 2: 3}, seed=5)
+    classifier = Classifier.open(model, device="cpu")
+    before, version = classifier.probabilities(images), classifier.version
+    predicts = classifier.folder.object_file(version.predict)
+    classifier.learn(*pictures({7: 6}, seed=9))
+    assert not predicts.exists()
+    assert classifier.info().damaged == {}
+    classifier.undo()
+    assert classifier.version == version
+    assert predicts.exists()
+    assert np.array_equal(classifier.probabilities(images), before)
+    assert np.array_equal(Classifier.open(model, device="cpu").probabilities(images), before)
+
+
+def test_what_predicts_is_solved_again_where_it_cannot_be_written(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, _ = pictures({0: 3, 2: 3}, seed=5)
+    classifier = Classifier.open(model, device="cpu")
+    predicts = classifier.folder.object_file(classifier.version.predict)
+    predicts.unlink()
+
+    def full(*args: object) -> None:
+        raise DafuseError("no space left")
+
+    monkeypatch.setattr("dafuse.product.folder.write_atomically", full)
+    again = Classifier.open(model, device="cpu")
+    assert np.array_equal(again.probabilities(images), classifier.probabilities(images))
+    assert not predicts.exists()
 
 
 def test_a_model_without_its_model_json_is_not_begun_anew(model: Path) -> None:

@@ -270,31 +270,35 @@ class ClosedForm:
     def load_state(self, state: dict[str, Array]) -> None:
         chosen = to_numpy(state["classifier/chosen"]).tolist()
         kind, penalty, count, accuracy, temperature, in_all = chosen
-        self.restore(
-            under(SUMS, state),
-            under(WEIGHTS, state),
-            state["classifier/bias"],
-            Choice(KINDS[int(kind)], penalty, int(count), accuracy),
-            Temperature(temperature, int(in_all)),
-        )
+        choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)
+        self.restore(under(SUMS, state), choice, Temperature(temperature, int(in_all)))
+        self.set_weights(under(WEIGHTS, state), state["classifier/bias"])
         if "classifier/evidence" in state:  # which states of before have not
             self.evidence = Evidence(*to_numpy(state["classifier/evidence"]))
 
-    def restore(
-        self,
-        resting: dict[str, Array],
-        weights: dict[str, Array],
-        bias_C: Array,
-        choice: Choice,
-        temperature: Temperature,
-    ) -> None:
-        """Become what these were taken from: sums and weights as they rest, and what was chosen."""
-        self.resting, self.resting_weights = resting, weights
+    def restore(self, resting: dict[str, Array], choice: Choice, temperature: Temperature) -> None:
+        """Become what these were taken from: sums as they rest, and what was chosen.
+
+        The weights follow, by `set_weights` or `solve_again`.
+        """
+        self.resting = resting
         awake(self.sums, resting)
         self._rounded = self.sums
-        self.weights_CM, self.bias_C = self._woken(weights), bias_C
         self.choice, self.temperature = choice, temperature
+
+    def set_weights(self, weights: dict[str, Array], bias_C: Array) -> None:
+        """Take weights as they rest, which were solved from these sums."""
+        self.resting_weights, self.bias_C = weights, bias_C
+        self.weights_CM = self._woken(weights)
         self._settled = True
+
+    def solve_again(self) -> None:
+        """Solve by what was chosen before, from sums that were restored."""
+        nothing, no_rows = self.sums.means_CM[:0], np.zeros(0, np.int64)
+        none_NC = np.zeros((0, self.sums.classes))
+        head = self._head_at(self.choice)
+        found = Found(self.choice, head, none_NC, none_NC, no_rows, no_rows, self.evidence)
+        self._settle(found, nothing)
 
 
 def of_last_token(

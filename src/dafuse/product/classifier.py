@@ -33,7 +33,7 @@ from dafuse.product.steps import merge
 from dafuse.product.summary import Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
-from dafuse.taught.contract import Arrays, Teachable, head_of
+from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
 from dafuse.taught.eyes import open_eye
 from dafuse.taught.table import DEFAULT, find_taught
 from dafuse.vit.extractor import Extractor
@@ -184,9 +184,7 @@ class Classifier(Answering):
 
         def load(version: Version) -> tuple[Version, Predictor]:
             self._require_same(version)
-            with _saying_what_is_wrong(self.folder, version):
-                arrays = read_predicting(self.folder, version)
-                return version, self._predictor(version, self._blank_method(version), arrays)
+            return version, self._predicting(version)[0]
 
         with self._reading:
             self.folder.require()
@@ -307,9 +305,8 @@ class Classifier(Answering):
 
         def load(version: Version) -> tuple[Predictor, Version, "ModelProto"]:
             self._require_same(version)
-            with _saying_what_is_wrong(self.folder, version):
-                arrays, method = read_predicting(self.folder, version), self._blank_method(version)
-                return self._predictor(version, method, arrays), version, method.graph(arrays)
+            predictor, method, arrays = self._predicting(version)
+            return predictor, version, method.graph(arrays)
 
         return export(*self.folder.read(load), file, int8)
 
@@ -358,6 +355,19 @@ class Classifier(Answering):
             with _saying_what_is_wrong(self.folder, version):
                 method.load(read_arrays(self.folder, version), version.numbers)
         return method
+
+    def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:
+        """What predicts: read, or solved again where undo came back to a version without."""
+        with _saying_what_is_wrong(self.folder, version):
+            if self.folder.predicts(version):
+                method, arrays = self._blank_method(version), read_predicting(self.folder, version)
+            else:
+                self.folder.require_still(version)
+                method = self._method(version)
+                arrays = method.arrays()
+                with suppress(DafuseError):  # else it is solved at each opening
+                    self.folder.put(under(PREDICT, arrays))
+            return self._predictor(version, method, arrays), method, arrays
 
     def _read_method(self) -> tuple[Version, Teachable]:
         return self.folder.read(lambda version: (version, self._method(version)))

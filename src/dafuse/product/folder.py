@@ -7,7 +7,8 @@
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
 leaves the old model or the new one. What model.json does not lead to, through a version and its
-parents, does not count and is removed. No torch here: numpy reads the arrays.
+parents, does not count and is removed. Versions kept for undo go without what predicts, where the
+method can solve it again: it is all that is new in every version. No torch here.
 """
 
 import hashlib
@@ -174,9 +175,16 @@ class ModelFolder:
         Objects in ``whole`` are known to be whole; those that are found so now join it.
         """
         whole = set() if whole is None else whole
-        for digest in sorted(version.objects - whole):
+        needed = version.objects if self.predicts(version) else version.lasting
+        for digest in sorted(needed - whole):
             _checked(self.object_file(digest), digest)
             whole.add(digest)
+
+    def predicts(self, version: Version) -> bool:
+        """Whether what predicts is there; else the method can solve it again."""
+        return version.predict not in version.objects - version.lasting or (
+            self.object_file(version.predict).exists()
+        )
 
     def arrays(self, digest: str) -> Arrays:
         """The tensors of an object; a damaged one is refused by its name."""
@@ -234,7 +242,8 @@ class ModelFolder:
         except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
             return
         versions = {self.version_file(version.number) for version in history}
-        objects = {self.object_file(digest) for version in history for digest in version.objects}
+        needed = history[-1].objects.union(*(version.lasting for version in history))
+        objects = {self.object_file(digest) for digest in needed}
         for file in [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]:
             if file not in versions | objects:
                 file.unlink()
@@ -316,10 +325,13 @@ def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
 
 
 def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
-    """All that a method goes on from."""
+    """All that a method goes on from; without what predicts, where that has to be solved again."""
     records = [folder.arrays(one.record) for one in version.classes]
     stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
-    return {**read_predicting(folder, version), **named(CLASS, stacked)}
+    if folder.predicts(version):
+        return {**read_predicting(folder, version), **named(CLASS, stacked)}
+    shared = folder.arrays(version.shared) if version.shared else {}
+    return {**named(SHARED, shared), **named(CLASS, stacked)}
 
 
 def _checked(file: Path, digest: str) -> bytes:

@@ -8,6 +8,7 @@ from dafuse import __version__
 from dafuse.data.names import composed
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.taught.table import entry_of
 
 FORMAT = 2
 
@@ -86,6 +87,12 @@ class Version:
         """Every object this version needs."""
         records = {one.record for one in self.classes}
         return {self.shared, self.predict, *self.seen, *records} - {""}
+
+    @property
+    def lasting(self) -> set[str]:
+        """The objects that it needs while another version counts: what predicts can be solved."""
+        solved = entry_of(self.method, self.settings).solves_again
+        return self.objects - ({self.predict} if solved else set())
 
     def position(self, name: str) -> int:
         """The number of a class, or one line that says there is none of that name."""

@@ -5,7 +5,8 @@ another of its kind, and gives what is kept of it: arrays, whose names say what 
 
     class/...     an entry for each class, in the order of the classes: its record
     shared/...    what all classes share
-    predict/...   the classifier over features; it follows from the others
+    predict/...   the classifier over features; it follows from the others, and some methods solve
+                  it again where `load` is not given it (`table.Entry.solves_again`)
 
 and a few numbers. Storage, undo, forgetting and the ledger need to know no more than that.
 """

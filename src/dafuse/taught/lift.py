@@ -145,11 +145,9 @@ class TaughtLift:
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
         weights = under(PREDICT, arrays)
-        self._head = Head.from_arrays(weights, numbers)
+        self._head = Head.from_arrays(weights, numbers) if weights else None
         self.solved.restore(
             under(CLASS, arrays),
-            {"values": weights["weights"], "step": weights["step"] / self.lift.weights_F},
-            weights["bias"],
             Choice(
                 KINDS[int(numbers["kind"])],
                 numbers["penalty"],
@@ -160,7 +158,12 @@ class TaughtLift:
         )
         if SHARED + "evidence" in arrays:  # which models of before have not
             self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
-        self.solved.threshold = Threshold.from_numbers(numbers, self._head.classes)
+        self.solved.threshold = Threshold.from_numbers(numbers, self.solved.sums.classes)
+        if weights:
+            step_F = weights["step"] / self.lift.weights_F
+            self.solved.set_weights({"values": weights["weights"], "step": step_F}, weights["bias"])
+        else:
+            self.solved.solve_again()
 
 
 def _last_token(eye: Extractor, features: Depths) -> slice:

@@ -20,15 +20,16 @@ class Entry(NamedTuple):
     what: str
     words: Words
     needs_torch: bool = True
+    solves_again: bool = False  # what predicts follows from the rest: `load` does without
 
 
 DEFAULT = "lift"
 METHODS = {
     "lift": Entry(
-        "lift", "TaughtLift", "closed form on features of many blocks", words.LIFT, False
+        "lift", "TaughtLift", "closed form on features of many blocks", words.LIFT, False, True
     ),
     "simplecil": Entry(
-        "simplecil", "TaughtSimpleCIL", "class means as prototypes", words.SIMPLECIL, False
+        "simplecil", "TaughtSimpleCIL", "class means as prototypes", words.SIMPLECIL, False, True
     ),
     "daf": Entry("daf", "TaughtDAF", "fused adapters, one trained in each lesson", words.DAF),
     "ranpac": Entry(
