@@ -247,8 +247,15 @@ def test_arrays_give_their_parts(tmp_path: Path) -> None:
     assert part_of(alone, "train").skipped == part_of(file, "test").skipped == []
     only_test = arrays(tmp_path / "c.npz", **test)
     assert part_of(only_test, "test").names == ["0", "2"]
-    named = arrays(tmp_path / "n.npz", **test, class_names=names["classes"])
-    assert part_of(named, "test").names == ["cat", "owl"]
+    for spelt in (names["classes"], np.char.encode(names["classes"])):
+        named = arrays(tmp_path / "n.npz", **test, class_names=spelt)
+        assert part_of(named, "test").names == ["cat", "owl"]
+    twice = arrays(tmp_path / "t.npz", **test, class_names=np.array(["cat", "cat", "owl"]))
+    with pytest.raises(DafuseError, match="classes must be different names"):
+        part_of(twice, "test")
+    (tmp_path / "x.npz").write_text("no archive")
+    with pytest.raises(DafuseError, match=r"it is no \.npz archive"):
+        part_of(tmp_path / "x.npz", "train")
     with pytest.raises(DafuseError, match="lacks 'train_images', 'train_labels', it has"):
         part_of(only_test, "train")
     other = arrays(tmp_path / "o.npz", images=pixels, labels=np.zeros(5, int))

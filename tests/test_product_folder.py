@@ -194,6 +194,32 @@ def test_versions_kept_for_undo_go_without_what_predicts(model: Path) -> None:
     assert np.array_equal(Classifier.open(model, device="cpu").probabilities(images), before)
 
 
+def test_a_lesson_follows_an_undo_that_another_process_made(model: Path) -> None:
+    classifier = Classifier.open(model, device="cpu")
+    classifier.learn(*pictures({7: 6}, seed=9))
+    steps.undo(ModelFolder(model))  # what predicts is not there, and nobody opened the model since
+    report = classifier.learn(*pictures({8: 6}, seed=9))
+    assert [one.name for one in report.new] == ["class 8"]
+    assert "class 7" not in classifier.classes
+
+
+def test_what_was_forgotten_for_good_is_not_solved_into_the_folder_again(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that solves an older version meanwhile writes nothing of it."""
+    folder, keep_solved = ModelFolder(model), ModelFolder.keep_solved
+    folder.object_file(folder.version(folder.current()).predict).unlink()
+
+    def late(one: ModelFolder, version: Version, predict: dict[str, np.ndarray]) -> None:
+        monkeypatch.setattr(ModelFolder, "keep_solved", keep_solved)
+        Classifier.open(model, device="cpu").forget("class 0", for_good=True)
+        keep_solved(one, version, predict)
+
+    monkeypatch.setattr(ModelFolder, "keep_solved", late)
+    Classifier.open(model, device="cpu")
+    assert {file.stem for file in (model / "objects").iterdir()} == needed(folder)
+
+
 def test_what_predicts_is_solved_again_where_it_cannot_be_written(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,19 @@ def test_for_good_forgets_names_of_versions_that_are_gone(classifier: Classifier
     assert len(classifier.info().steps) == 6
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_class_is_not_forgotten_by_a_name_that_it_had_before(
+    classifier: Classifier, trimmed: bool
+) -> None:
+    classifier.rename("class 2", "two")
+    if trimmed:
+        classifier.trim(1)
+    before = files(classifier.folder.path)
+    with pytest.raises(DafuseError, match=r"'class 2' any more: it is called 'two' now"):
+        classifier.forget("class 2", for_good=True)
+    assert files(classifier.folder.path) == before
+
+
 def test_a_model_whose_folder_says_nothing_more_is_not_begun_anew(classifier: Classifier) -> None:
     pointer = classifier.folder.pointer_file.read_bytes()
     classifier.folder.pointer_file.unlink()

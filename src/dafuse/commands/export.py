@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
+from dafuse.wording import counted
 
 
 def main(arguments: list[str]) -> None:
@@ -34,7 +35,8 @@ def main(arguments: list[str]) -> None:
     card, difference = exported.card, exported.difference
     size = card.preprocessing.size
     print(
-        f"{file}: {len(card.classes)} classes, {card.weights}, {file.stat().st_size / 1e6:.1f} MB, "
+        f"{file}: {counted(len(card.classes), 'class', 'classes')}, {card.weights}, "
+        f"{file.stat().st_size / 1e6:.1f} MB, "
         f"images of {size} x {size} pixels"
     )
     print(

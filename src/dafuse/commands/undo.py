@@ -6,6 +6,7 @@ from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import undo
 from dafuse.product.summary import describe
+from dafuse.wording import counted
 
 
 def main(arguments: list[str]) -> None:
@@ -19,4 +20,5 @@ def main(arguments: list[str]) -> None:
     with changing(options.model):
         undone, now = undo(ModelFolder(options.model), TerminalProgress())
         print(f"undid version {undone.number}: {describe(undone)}")
-        print(f"the model is version {now.number} again, with {len(now.classes)} classes")
+        known = counted(len(now.classes), "class", "classes")
+        print(f"the model is version {now.number} again, with {known}")

@@ -44,13 +44,12 @@ def arrays(
         raise DafuseError("train_images is empty: there is nothing to learn from")
     if len(test_names) and train_names.dtype.kind != test_names.dtype.kind:
         raise DafuseError("train_labels and test_labels must both be numbers or both be names")
-    known = None if classes is None else [str(each) for each in classes]
+    known = None if classes is None else _names(classes)
     if train_names.dtype.kind == "U":
         known = sorted(set(train_names.tolist())) if known is None else known
     elif known is None:
         known = [str(number) for number in range(int(train_names.max()) + 1)]
-    if len(set(known)) < len(known) or not all(known):
-        raise DafuseError("classes must be different names, none of them empty")
+    _require_different(known)
     check_class_names(known, "classes")
     train = ImageSet(train_pixels, _numbered(train_names, known, "train_labels"))
     test = ImageSet(test_pixels, _numbered(test_names, known, "test_labels"))
@@ -90,7 +89,8 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
     if not len(labels):
         raise DafuseError(f"{source} has no images: {key}_images is empty")
     if labels.dtype.kind != "U" and "classes" in found:
-        classes = [str(each) for each in found["classes"]]
+        classes = _names(found["classes"])
+        _require_different(classes)
         names = [classes[label] for label in _numbered(labels, classes, f"{key}_labels")]
     else:
         names = [str(label) for label in labels.tolist()]
@@ -114,7 +114,10 @@ def _contents(source: Path, needed: Sequence[Sequence[str]]) -> dict[str, Any]:
             return found if names is None else {**found, "classes": contents[names]}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        reason = "it holds Python objects" if "pickle" in reason else reason
+        if not zipfile.is_zipfile(source):
+            reason = "it is no .npz archive"
+        elif "pickle" in reason:
+            reason = "it holds Python objects"
         raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error
 
 
@@ -123,6 +126,15 @@ def _lacks(source: Path, missing: list[str], there: list[str]) -> DafuseError:
         f"{source} lacks {first_few(missing, 4)}, it has {first_few(there, 8) or 'nothing'}: "
         f"save {', '.join(KEYS)} with np.savez"
     )
+
+
+def _names(classes: Sequence[Any] | np.ndarray) -> list[str]:
+    return [each.decode() if isinstance(each, bytes) else str(each) for each in classes]
+
+
+def _require_different(classes: list[str]) -> None:
+    if len(set(classes)) < len(classes) or not all(classes):
+        raise DafuseError("classes must be different names, none of them empty")
 
 
 def _pixels(images: np.ndarray, key: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from dafuse.data.pictures import Picture, Pictures
 from dafuse.errors import DafuseError
 from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
-from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_predicting
+from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_beside_records
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lesson import LearnReport, next_version, remember, teach
 from dafuse.product.predictor import Answering, Predictor, Scores
@@ -232,7 +232,8 @@ class Classifier(Answering):
             method = self._method(version)
             with _saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            encode = None if method.trains else method.encoder(self._shared(version))
+            beside = read_beside_records(self.folder, version)
+            encode = None if method.trains else method.encoder(beside)
             report, lesson, found = teach(
                 dataset, method, encode, version, seen, self.eye, given, progress
             )
@@ -360,20 +361,17 @@ class Classifier(Answering):
         """What predicts: read, or solved again where undo came back to a version without."""
         with _saying_what_is_wrong(self.folder, version):
             if self.folder.predicts(version):
-                method, arrays = self._blank_method(version), read_predicting(self.folder, version)
+                method = self._blank_method(version)
+                arrays = read_beside_records(self.folder, version)
             else:
                 self.folder.require_still(version)
                 method = self._method(version)
                 arrays = method.arrays()
-                with suppress(DafuseError):  # else it is solved at each opening
-                    self.folder.put(under(PREDICT, arrays))
+                self.folder.keep_solved(version, under(PREDICT, arrays))
             return self._predictor(version, method, arrays), method, arrays
 
     def _read_method(self) -> tuple[Version, Teachable]:
         return self.folder.read(lambda version: (version, self._method(version)))
-
-    def _shared(self, version: Version) -> Arrays:
-        return read_predicting(self.folder, version) if version.number else {}
 
     def _predictor(self, version: Version, method: Teachable, arrays: Arrays) -> Predictor:
         head = head_of(arrays, version.numbers)

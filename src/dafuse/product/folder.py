@@ -196,13 +196,27 @@ class ModelFolder:
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
         """Write an object, unless it is there already; its name."""
-        data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+        data = _as_bytes(arrays)
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
         file.parent.mkdir(exist_ok=True)
         if not file.exists() or file.read_bytes() != data:
             write_atomically(file, data)
         return digest
+
+    def keep_solved(self, version: Version, predict: Arrays) -> None:
+        """Write what predicts, solved again, if it has the same bits and the version still counts.
+
+        Where another process changes the model, or nothing can be written, it is left out.
+        """
+
+        def busy() -> None:
+            raise DafuseError("another process is changing the model")
+
+        with suppress(DafuseError, OSError), locked(self.path / ".lock", busy):
+            same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
+            if same and self.version(self.current()) == version:
+                self.put(predict)
 
     def publish(self, version: Version, oldest: int = 1) -> None:
         """Make this the version that counts. Its objects are there.
@@ -328,10 +342,20 @@ def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
     """All that a method goes on from; without what predicts, where that has to be solved again."""
     records = [folder.arrays(one.record) for one in version.classes]
     stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
+    return {**read_beside_records(folder, version), **named(CLASS, stacked)}
+
+
+def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
+    """All but the records; without what predicts, where that has to be solved again."""
+    if not version.number:
+        return {}
     if folder.predicts(version):
-        return {**read_predicting(folder, version), **named(CLASS, stacked)}
-    shared = folder.arrays(version.shared) if version.shared else {}
-    return {**named(SHARED, shared), **named(CLASS, stacked)}
+        return read_predicting(folder, version)
+    return named(SHARED, folder.arrays(version.shared) if version.shared else {})
+
+
+def _as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def _checked(file: Path, digest: str) -> bytes:

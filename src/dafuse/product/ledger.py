@@ -134,6 +134,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
     """Read and check every file of the model."""
 
     def load(current: Version) -> Ledger:
+        folder.require_whole(current)
         roles, classes = _roles(folder, current)
         entries = []
         for file in sorted(path for path in folder.path.rglob("*") if path.is_file()):

@@ -221,10 +221,23 @@ def _ids(history: list[Version], names: list[str], told: set[str]) -> set[int]:
     for name in names:
         ever = {number for other, number in called if other == name}
         found = {number for number in ever if today.get(number, name) == name}
+        if not found and (still := _still_here(history[-1], name, ever)):
+            raise DafuseError(f"no class is called {name!r} any more: it is called {still!r} now")
         if not found and name not in told:
             history[-1].position(name)  # says which there are
         ids |= found
     return ids
+
+
+def _still_here(version: Version, name: str, ever: set[int]) -> str | None:
+    """The name by which a class is known now that had this one and was renamed."""
+    called = name
+    for step in version.history:
+        if step["did"] == "rename" and composed(step["old"]) == called:
+            called = composed(step["new"])
+    renamed = {called} - {name}
+    names = (one.name for one in version.classes if one.id in ever or composed(one.name) in renamed)
+    return next(names, None)
 
 
 def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None) -> Version:
