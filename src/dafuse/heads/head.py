@@ -54,7 +54,7 @@ class Head:
             weights_CF *= self.step_F
         if self.cosine:
             weights_CF = _unit(weights_CF)
-        return weights_CF.T  # a view: laying it out anew would take longer than one prediction
+        return weights_CF.T  # a view: a copy in that order takes longer than one prediction
 
     def answers(self, feats_NF: np.ndarray) -> Answers:
         scores_NC = self.scores(feats_NF)

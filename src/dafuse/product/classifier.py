@@ -232,8 +232,9 @@ class Classifier(Answering):
             method = self._method(version)
             with _saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            beside = read_beside_records(self.folder, version)
-            encode = None if method.trains else method.encoder(beside)
+            encode = None
+            if not method.trains:
+                encode = method.encoder(read_beside_records(self.folder, version))
             report, lesson, found = teach(
                 dataset, method, encode, version, seen, self.eye, given, progress
             )

@@ -277,7 +277,7 @@ class ModelFolder:
     def _finished_first_step(self) -> bool:
         """Whether a first step was killed when all but model.json was written; finish it if so.
 
-        Otherwise nobody could go on with the folder, nor begin anew.
+        Otherwise nobody could teach this folder: it would be neither a model nor empty.
         """
         if self._is_held or not self.version_file(1).exists():
             return False
