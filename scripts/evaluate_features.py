@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-COMPACT = Path(__file__).parents[1] / "src/dafuse/vit/dafuse_compact_patch8_64.safetensors"
+COMPACT = Path(__file__).parents[1] / "src/dafuse/backbones/dafuse_compact_patch8_64.safetensors"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STRENGTHS = [10.0**e for e in range(-2, 6)]
 

@@ -25,10 +25,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from dafuse import Classifier
+from dafuse.backbones.weights import COMPACT
 from dafuse.data.stream import class_order
 from dafuse.engine.calibration import calibration_error
 from dafuse.experiments.common_heads import COMMON, Predict
-from dafuse.vit.weights import COMPACT
 
 Paths = list[Path]
 Names = list[str]

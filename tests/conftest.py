@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
+from dafuse.backbones.vit import ViT
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset
@@ -21,7 +22,6 @@ from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
 from dafuse.methods.contract import Method
 from dafuse.taught.torch_eye import TorchExtractor
-from dafuse.vit.backbone import ViT
 
 # weights and data that are not ours to ship, where somebody has put them beside the repository
 SHARED = Path(__file__).resolve().parents[2] / "shared"

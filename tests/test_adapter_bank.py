@@ -3,9 +3,9 @@
 import torch
 
 from conftest import small_dataset, small_trainer, small_vit
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.heads.selection import most_certain
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.adapter_bank import AdapterBank
 
 
 def random_adapter(seed: int) -> Adapter:

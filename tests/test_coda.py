@@ -12,6 +12,7 @@ from conftest import (
     small_stream,
     small_trainer,
 )
+from dafuse.backbones.prompts import PromptPrefixes
 from dafuse.errors import DafuseError
 from dafuse.methods.coda import (
     CODAPrompt,
@@ -20,7 +21,6 @@ from dafuse.methods.coda import (
     overlap,
     quarter_cosine,
 )
-from dafuse.vit.prompts import PromptPrefixes
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.load import build_backbone
+from dafuse.backbones.vit import ViT
 from dafuse.engine.compiled import CompiledForward, Pass
 from dafuse.engine.training import _gradient_batch
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.daf import DAF
 from dafuse.methods.starts import start_adapter
-from dafuse.vit.backbone import ViT
-from dafuse.vit.load import build_backbone
 
 
 @pytest.mark.skipif(

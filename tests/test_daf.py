@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.adapter import Tensors
 from dafuse.engine.tape import Tape
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -17,7 +18,6 @@ from dafuse.heads.closed_form import Kind, System
 from dafuse.heads.confidence import calibrated, unit_of
 from dafuse.heads.sums import pooled
 from dafuse.methods.daf import DAF, DAFPaper
-from dafuse.vit.adapter import Tensors
 
 QUICK: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "adapter_rank": 4, "align_epochs": 2, "align_samples": 16

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.adapter import Adapter
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.daf import DAF
 from dafuse.methods.daf_retrieval import DAFRetrieval
-from dafuse.vit.adapter import Adapter
 
 QUICK: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "adapter_rank": 4, "align_epochs": 2, "align_samples": 16

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_trainer
+from dafuse.backbones.depths import DEPTHS, Part, parts_of
 from dafuse.methods.starts import start_adapter
-from dafuse.vit.depths import DEPTHS, Part, parts_of
 
 
 def test_the_parts_of_each_kind_are_as_told() -> None:

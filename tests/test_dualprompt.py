@@ -12,9 +12,9 @@ from conftest import (
     small_stream,
     small_trainer,
 )
+from dafuse.backbones.prompts import PromptPrefixes
 from dafuse.errors import DafuseError
 from dafuse.methods.dualprompt import DualPrompt
-from dafuse.vit.prompts import PromptPrefixes
 
 
 def make(sizes: Sequence[int] = (2, 1, 1), **options: int | float) -> tuple:

@@ -15,15 +15,15 @@ from onnxruntime import InferenceSession
 from timm.layers.mlp import SwiGLU
 
 from conftest import PREPROCESSING, small_timm
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.folded import fold, foldable
+from dafuse.backbones.vit import ViT
 from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product import export
 from dafuse.product.classifier import Classifier
 from dafuse.product.export import Difference
 from dafuse.product.predictor import read_card
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.backbone import ViT
-from dafuse.vit.folded import fold, foldable
 from photographs import photographs
 from product_models import taught
 
@@ -163,7 +163,7 @@ def test_a_folded_network_gives_the_same_features(
     if merged:
         in_two = fold(vit, adapter, in_two_products=True)
         assert torch.allclose(in_two(images), expected, atol=1e-4)
-        monkeypatch.setattr("dafuse.vit.folded.FEW_TOKENS", 0)
+        monkeypatch.setattr("dafuse.backbones.folded.FEW_TOKENS", 0)
         assert torch.allclose(in_two(images), expected, atol=1e-4)
         assert _linears(in_two) == _linears(vit)
 

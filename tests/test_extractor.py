@@ -14,6 +14,12 @@ import pytest
 from PIL import Image
 
 from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
+from dafuse.backbones.depths import DEPTHS, Depths, Part, parts_of
+from dafuse.backbones.extractor import Extractor, embedded_graph
+from dafuse.backbones.graph import graph
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.vit import ViT
+from dafuse.backbones.weights import BACKBONES, COMPACT
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
@@ -22,12 +28,6 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.product.predictor import ExportedModel
 from dafuse.progress import Bar, Progress
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import DEPTHS, Depths, Part, parts_of
-from dafuse.vit.extractor import Extractor, embedded_graph
-from dafuse.vit.graph import graph
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import BACKBONES, COMPACT
 from photographs import photographs, write_photographs
 
 WEIGHTS = embedded_graph().with_suffix(".safetensors")
@@ -179,7 +179,7 @@ def test_no_torch_is_needed(embedded: Extractor, files: list[Path]) -> None:
 import json, sys
 for name in {[*HEAVY, "safetensors", "huggingface_hub"]}:
     sys.modules[name] = None
-from dafuse.vit.extractor import Extractor
+from dafuse.backbones.extractor import Extractor
 eye = Extractor.embedded(threads=1)
 json.dump(eye.features({str(files[0])!r}, "all").tolist(), sys.stdout)
 """
@@ -240,7 +240,7 @@ def test_other_files_are_refused_by_name(
 def test_a_damaged_package_is_said(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dafuse.vit.extractor.embedded_graph", lambda: tmp_path / "eye.onnx")
+    monkeypatch.setattr("dafuse.backbones.extractor.embedded_graph", lambda: tmp_path / "eye.onnx")
     if kind != "no graph":
         shutil.copy(embedded_graph(), tmp_path / "eye.onnx")
     data = WEIGHTS.read_bytes()

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.vit import ViT
+from dafuse.backbones.weights import COMPACT
 from dafuse.data.batches import Loader
 from dafuse.data.glyphs import glyphs
 from dafuse.data.stream import Stream
@@ -20,9 +23,6 @@ from dafuse.engine.devices import launch
 from dafuse.engine.evaluate import evaluate
 from dafuse.engine.training import Trainer
 from dafuse.methods.registry import METHODS
-from dafuse.vit.backbone import ViT
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import COMPACT
 
 CLASSES, SIZES = 9, [5, 2, 2]  # some methods train on the first task alone: it is the largest
 PIXELS = 32  # half of what the network was trained on: a quarter of the tokens, and more to learn

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import small_vit
+from dafuse.backbones.adapter import Adapter, AdapterForEach
 from dafuse.fusion.gradients import gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
-from dafuse.vit.adapter import Adapter, AdapterForEach
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from conftest import small_vit
+from dafuse.backbones.adapter import Adapter
 from dafuse.fusion.hessian import Tensors, diagonal_at, hutchinson, product
 from dafuse.heads.cosine import cosine_logits
-from dafuse.vit.adapter import Adapter
 
 EPSILON = 1e-6
 BATCHES = 5, 2  # sizes that differ, so that a mean of means would show

@@ -13,12 +13,12 @@ from conftest import (
     small_stream,
     small_trainer,
 )
+from dafuse.backbones.prompts import PromptTokens
 from dafuse.errors import DafuseError
 from dafuse.heads.linear import normal_rows
 from dafuse.methods.l2p import L2P
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
-from dafuse.vit.prompts import PromptTokens
 
 
 def make(sizes: Sequence[int] = (2, 1), **options: int | float) -> tuple:

@@ -27,10 +27,10 @@ def test_import_layers() -> None:
         "from dafuse.commands import rename, serve, undo",
         "import dafuse.commands.bench",
         "import dafuse.product.predictor",
-        "import dafuse.vit.extractor",
+        "import dafuse.backbones.extractor",
         "import dafuse.product.server.app",
         "import dafuse.data.registry",
-        "import dafuse.commands.listing; from dafuse.vit.weights import BACKBONES",
+        "import dafuse.commands.listing; from dafuse.backbones.weights import BACKBONES",
     ],
 )
 def test_imports_no_torch(code: str) -> None:

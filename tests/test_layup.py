@@ -5,10 +5,10 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.depths import parts_of
 from dafuse.errors import DafuseError
 from dafuse.methods.layup import PENALTIES, LayUP
 from dafuse.methods.registry import require_observes
-from dafuse.vit.depths import parts_of
 
 COUNTS = [6, 5, 4, 7]
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from conftest import small_dataset
+from dafuse.backbones.adapter import Adapter
 from dafuse.commands import experiment
 from dafuse.commands.experiment import main
 from dafuse.commands.run import parse
@@ -21,7 +22,6 @@ from dafuse.experiments.measurement import spread_tasks
 from dafuse.files import read_json
 from dafuse.heads.cosine import cosine_logits
 from dafuse.progress import Progress
-from dafuse.vit.adapter import Adapter
 
 TINY = Experiment("a test", ({"name": "daf"},), measures=True)
 TRAINED = ["--method.epochs=2", "--method.batch_size=8", "--method.lr=0.1"]

@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional as F
 
 from conftest import PREPROCESSING, small_dataset, small_stream, small_trainer, small_vit
+from dafuse.backbones.tails import AT_ONCE, AllTokens, Tail, TailBank, split
+from dafuse.backbones.vit import ViT
 from dafuse.methods.memo import MEMO
-from dafuse.vit.backbone import ViT
-from dafuse.vit.tails import AT_ONCE, AllTokens, Tail, TailBank, split
 
 
 def images(count: int = 3) -> torch.Tensor:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.vit import ViT
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS, require_observes
-from dafuse.vit.backbone import ViT
 
 # options that make each method quick here
 EPOCHS: dict[str, Any] = {"epochs": 2, "batch_size": 8}

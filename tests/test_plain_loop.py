@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from conftest import PREPROCESSING, small_dataset, small_stream, small_trainer
+from dafuse.backbones.adapter import Adapter
 from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_features
 from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
 from dafuse.data.batches import Batch
@@ -20,7 +21,6 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
-from dafuse.vit.adapter import Adapter
 
 LOSSES = 1e-4  # how far an epoch's mean loss may be off, relative to it
 POINTS = 0.2  # and the accuracy in percent

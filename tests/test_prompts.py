@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from conftest import small_dataset, small_stream, small_trainer, small_vit
+from dafuse.backbones.prompts import PromptPrefixes, Prompts, PromptTokens, uniform_prompts
 from dafuse.methods.contract import Method
 from dafuse.methods.dualprompt import DualPrompt
 from dafuse.methods.l2p import L2P
-from dafuse.vit.prompts import PromptPrefixes, Prompts, PromptTokens, uniform_prompts
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 LENGTHS = {"tokens": (4, 24), "prefixes": (2, 2, 4, 24)}

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.adapter import Adapter
 from dafuse.engine.recorded import Recorded
 from dafuse.engine.training import Trainer, _optimiser, _set_rates
 from dafuse.heads.alignment import Step, align
@@ -14,7 +15,6 @@ from dafuse.heads.gaussians import Sampler
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
-from dafuse.vit.adapter import Adapter
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

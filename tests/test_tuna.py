@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_learned
+from dafuse.backbones.adapter import Adapter
 from dafuse.heads.alignment import align
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.tuna import TUNA, max_fusion, mean_direction, overlap
-from dafuse.vit.adapter import Adapter
 
 QUICK: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "adapter_rank": 4, "align_epochs": 2, "align_samples": 16

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conftest import PREPROCESSING, small_vit
+from dafuse.backbones.adapter import Adapter, AdapterForEach
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.vit import ViT
 from dafuse.errors import DafuseError
-from dafuse.vit.adapter import Adapter, AdapterForEach
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
 
 SMALL = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 0}
 

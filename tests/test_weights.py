@@ -19,11 +19,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conftest import SHARED
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.weights import BACKBONES, COMPACT, locate
 from dafuse.data.preprocessing import NORMALISATIONS
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import BACKBONES, COMPACT, locate
 
 DEIT = "deit_tiny_patch16_224.fb_in1k"
 PACKAGED = locate(COMPACT)[0] or Path("nowhere")

@@ -10,6 +10,8 @@ from functools import partial
 
 import torch
 
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
 from dafuse.benchmarks.rounds import Measured, Row, compared
@@ -19,8 +21,6 @@ from dafuse.engine.devices import seconds
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import COMPACT
 
 CLASSES = 5
 

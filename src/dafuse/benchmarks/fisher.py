@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.rounds import Goal, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
@@ -14,7 +15,6 @@ from dafuse.benchmarks.setting import (
     world,
 )
 from dafuse.methods.daf import DAF
-from dafuse.vit.weights import COMPACT
 
 CLASSES = 4
 GOAL = Goal("ratio", most=0.03)

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
@@ -20,7 +21,6 @@ from dafuse.data.stream import Task
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
-from dafuse.vit.weights import COMPACT
 
 CLASSES = 2  # of a task
 ALIGNING = "align"  # the phase that goes over all classes seen

@@ -6,6 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
@@ -22,9 +25,6 @@ from dafuse.engine.devices import seconds
 from dafuse.engine.training import Trainer
 from dafuse.methods.starts import start_adapter
 from dafuse.seeds import torch_generator
-from dafuse.vit.adapter_bank import AdapterBank
-from dafuse.vit.attach import Attachment
-from dafuse.vit.weights import COMPACT
 
 GOAL = Goal("ratio", least=0.97)
 RANK = 16

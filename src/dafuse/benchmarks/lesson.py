@@ -11,6 +11,9 @@ from functools import partial
 import numpy as np
 import torch
 
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.rounds import Goal, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
@@ -34,9 +37,6 @@ from dafuse.methods.daf import DAF
 from dafuse.methods.lift import LIFT
 from dafuse.methods.packing import packed
 from dafuse.seeds import numpy_generator
-from dafuse.vit.depths import Depths
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import COMPACT
 
 CLASSES = 5  # of a lesson
 LESSON = Goal("ratio", most=1.5)  # of the forward pass

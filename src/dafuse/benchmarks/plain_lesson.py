@@ -14,7 +14,7 @@ import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 from PIL import Image
 
-from dafuse.vit.card import INPUT, read_backbone_card
+from dafuse.backbones.card import INPUT, read_backbone_card
 
 AT_ONCE = 32
 DEPTHS = "moments"  # what `lift` reads by default

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
+from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.data.batches import Batch
 from dafuse.data.dataset import Augmentation, ImageSet
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.methods.contract import Loss
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.vit.adapter import Adapter, Tensors
 
 WORKERS = min(8, os.cpu_count() or 1)  # published code has 8; more than cores would slow it
 Branch = Callable[[int, Tensor], Tensor | None]  # layer, residual stream -> beside its MLP

@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.vit import ViT
 from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_features, plain_fit
 from dafuse.data.batches import Batch, Loader
 from dafuse.data.dataset import ImageSet
@@ -12,10 +16,6 @@ from dafuse.data.stream import Task
 from dafuse.engine.training import Trainer
 from dafuse.methods.contract import Loss
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths
 
 Feed = Callable[[Task, ImageSet, int, int], Iterable[Batch]]  # task, images, batch size, epoch
 

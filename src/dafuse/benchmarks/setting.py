@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 
+from dafuse.backbones.load import build_backbone
+from dafuse.backbones.vit import ViT
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.rounds import Measured, Row, alternate
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
@@ -17,9 +20,6 @@ from dafuse.engine.devices import launch
 from dafuse.engine.training import Trainer
 from dafuse.progress import Progress
 from dafuse.seeds import derive, numpy_generator
-from dafuse.vit.backbone import ViT
-from dafuse.vit.load import build_backbone
-from dafuse.vit.weights import COMPACT
 
 SEED = 1993
 DEIT_TINY = "deit_tiny_patch16_224.fb_in1k"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.benchmarks.flops import MatmulRate, training_flops
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import Feed, PlainTrainer, pillow_feed
@@ -32,7 +33,6 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
-from dafuse.vit.weights import COMPACT
 
 CLASSES, RANK = 4, 16
 

@@ -51,7 +51,7 @@ def _devices() -> list[tuple[bool, str]]:
 
 
 def _weights() -> list[tuple[bool, str]]:
-    from dafuse.vit.weights import BACKBONES, cached, check_hash, locate
+    from dafuse.backbones.weights import BACKBONES, cached, check_hash, locate
 
     lines = []
     for tag, backbone in BACKBONES.items():

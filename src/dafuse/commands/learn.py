@@ -3,10 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.commands.network import add_network_options, open_or_create
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.taught.table import DEFAULT, LIGHT, METHODS
-from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
     from dafuse.product.version import Version

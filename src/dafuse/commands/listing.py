@@ -64,7 +64,7 @@ def data() -> Table:
 
 
 def backbones() -> Table:
-    from dafuse.vit.weights import BACKBONES, locate
+    from dafuse.backbones.weights import BACKBONES, locate
 
     rows = []
     for tag, backbone in BACKBONES.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.commands.network import (
     add_network_options,
     is_exported,
@@ -21,7 +22,6 @@ from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.taught.table import DEFAULT, METHODS
-from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
     from dafuse.product.server.security import Access, Limits

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.folded import fold, foldable
+from dafuse.backbones.vit import ViT
 from dafuse.engine.recorded import AS_THEY_ARE, Recorded
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths
-from dafuse.vit.folded import fold, foldable
 
 CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of pass: as it is, and as it was recorded
 KEPT = 4  # kinds of passes that are remembered

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dafuse.vit.weights import COMPACT
+from dafuse.backbones.weights import COMPACT
 
 # what does not change a result, so that a run may go on with another value
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")

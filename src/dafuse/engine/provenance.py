@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import dafuse
+from dafuse.backbones.vit import ViT
 from dafuse.data.batches import Loader
 from dafuse.engine.devices import describe
-from dafuse.vit.backbone import ViT
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow")
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.vit import ViT
 from dafuse.data import registry as sources
 from dafuse.data.batches import Loader
 from dafuse.data.registry import open_dataset
@@ -25,8 +27,6 @@ from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
-from dafuse.vit.backbone import ViT
-from dafuse.vit.load import load_backbone
 
 
 @dataclass

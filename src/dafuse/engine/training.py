@@ -13,6 +13,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.vit import ViT
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
@@ -25,9 +28,6 @@ from dafuse.methods.contract import Batches, Loss
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths
 
 # What a block keeps of a token for the backward pass, as a multiple of the width. 512 images of
 # DeiT-Tiny in bf16, which took 8.5 GB with all else, make 18.

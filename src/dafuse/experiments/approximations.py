@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dafuse.backbones.adapter import Tensors
 from dafuse.data.stream import Task
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -28,7 +29,6 @@ from dafuse.fusion.rule import fisher_ratio
 from dafuse.methods.curvature import curvature_at, losses_under
 from dafuse.methods.daf import DAF
 from dafuse.seeds import numpy_generator, torch_generator
-from dafuse.vit.adapter import Tensors
 
 SHARES = tuple(k / 10 for k in range(11))  # s, of the path
 BATCH = 64  # images whose graph of two backward passes is held at once

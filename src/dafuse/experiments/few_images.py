@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.backbones.depths import Part, parts_of
+from dafuse.backbones.vit import ViT
 from dafuse.engine.config import RunConfig
 from dafuse.engine.provenance import compared_inputs, provenance
 from dafuse.engine.run import Bench, prepare, resolved
@@ -39,8 +41,6 @@ from dafuse.progress import Progress
 from dafuse.report.few_images import FILE, OWN, read_cells
 from dafuse.report.measurements import FORMAT
 from dafuse.seeds import numpy_generator
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Part, parts_of
 
 CLASSES = (5, 10, 50, 100, 200)
 IMAGES = (1, 2, 5, 10, 50, 500)  # of a class

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dafuse.backbones.load import build_backbone
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Task
 from dafuse.engine.config import RunConfig
@@ -16,7 +17,6 @@ from dafuse.engine.devices import launch, seconds
 from dafuse.engine.streams import make_stream
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.methods.registry import find_method
-from dafuse.vit.load import build_backbone
 
 BATCH = {"cpu": 16, "cuda": 256, "mps": 64}  # images in a timed pass
 STEP = {"cpu": 2, "cuda": 4, "mps": 4}  # passes that an image's training takes as long as

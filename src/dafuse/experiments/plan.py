@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from dafuse.backbones.load import find_backbone
 from dafuse.data.stream import class_order, task_sizes
 from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
 from dafuse.engine.devices import describe, launch
@@ -20,7 +21,6 @@ from dafuse.experiments.measurement import Measurement
 from dafuse.methods.registry import find_method, with_defaults
 from dafuse.progress import Progress
 from dafuse.report.runs import NoResultsYet, RunResult, load_run
-from dafuse.vit.load import find_backbone
 
 
 @dataclass

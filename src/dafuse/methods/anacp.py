@@ -34,6 +34,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.depths import Depths
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import add_to_diagonal, check_finite
@@ -47,8 +49,6 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import Depths
 
 ROUNDING = 1e-9  # a share of the largest singular value that is rounding
 

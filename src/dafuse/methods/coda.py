@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.prompts import PromptPrefixes
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
 from dafuse.heads.linear import linear_logits, normal_rows
@@ -28,7 +29,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
-from dafuse.vit.prompts import PromptPrefixes
 
 Components = dict[str, Tensor]  # "prompts" [L, M, P, D], "keys" and "attention" [L, M, D]
 

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.vit import ViT
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
 from dafuse.methods.options import check_choices, check_ranges
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # images [B, 3, S, S], labels [B] -> scalar
 Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, S, S], labels [B]
@@ -68,7 +68,7 @@ class Trainer(Protocol):
             images_B3SS: already on the device
             attached: what joins the network
             network: default: the frozen ViT; or another, which the method trains whole
-            depths: which blocks are read (`vit.depths`)
+            depths: which blocks are read (`backbones.depths`)
         """
 
     def features(

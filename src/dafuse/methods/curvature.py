@@ -5,13 +5,13 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter, AdapterForEach, Tensors
+from dafuse.backbones.attach import Attachment
 from dafuse.data.stream import Task
 from dafuse.fusion.gradients import Curvature, gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.contract import Trainer
 from dafuse.seeds import numpy_generator
-from dafuse.vit.adapter import Adapter, AdapterForEach, Tensors
-from dafuse.vit.attach import Attachment
 
 
 def losses_under(

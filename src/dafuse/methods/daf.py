@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
 from dafuse.fusion.gradients import Curvature
@@ -30,7 +31,6 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
 from dafuse.seeds import derive
-from dafuse.vit.adapter import Adapter, Tensors
 
 
 @dataclass(kw_only=True, eq=False)

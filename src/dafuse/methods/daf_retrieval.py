@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
+from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.selection import most_certain
 from dafuse.methods.daf import DAF
 from dafuse.methods.packing import packed, unpacked
-from dafuse.vit.adapter_bank import AdapterBank
 
 
 @dataclass(kw_only=True, eq=False)

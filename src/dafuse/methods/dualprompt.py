@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.prompts import PromptPrefixes, uniform_prompts
 from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, normal_rows
@@ -25,7 +26,6 @@ from dafuse.methods.options import check_ranges
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
-from dafuse.vit.prompts import PromptPrefixes, uniform_prompts
 
 
 @dataclass(kw_only=True, eq=False)

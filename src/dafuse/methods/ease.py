@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import SCALE, prototypes
@@ -26,7 +27,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
-from dafuse.vit.adapter_bank import AdapterBank
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory
 from dafuse.data.stream import Task
@@ -22,7 +23,6 @@ from dafuse.methods.contract import Method
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.vit.adapter import Adapter
 
 
 @dataclass(kw_only=True, eq=False)

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.backbones.depths import Depths
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
@@ -36,7 +37,6 @@ from dafuse.heads.sums import pooled
 from dafuse.methods.contract import Method
 from dafuse.methods.options import check_ranges
 from dafuse.seeds import derive
-from dafuse.vit.depths import Depths
 
 
 @dataclass(kw_only=True, eq=False)

@@ -10,8 +10,8 @@ chosen in each task among the authors' values by the mean accuracy on four strat
 task's images, with the sums of the earlier tasks in every fit.
 
 Deviations. The authors take the CLS tokens as the blocks put them out, without a norm; here they
-are those of `vit.depths`, each block's normalised, so that no block outweighs the others (λ is on
-another scale then). The adaptation of the first task (`tune: first`) is APER's, by SGD; the
+are those of `backbones.depths`, each block's normalised, so that no block outweighs the others (λ
+is on another scale then). The adaptation of the first task (`tune: first`) is APER's, by SGD; the
 authors' is by AdamW, their code stops it by accuracy on the test images, and for some data sets it
 trains scale-and-shift layers or prompts. G is kept in float64, where the authors have float32. How
 the authors choose λ on a stream without tasks is not known here: it is `usual_penalty`.
@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.depths import Depths, parts_of
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
@@ -38,8 +40,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import Depths, parts_of
 
 FOLDS = 4
 PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # the first of equals is taken

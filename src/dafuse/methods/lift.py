@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.depths import Depths
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.fusion.rule import running_mean
@@ -36,8 +38,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import Depths
 
 
 @dataclass(kw_only=True, eq=False)

@@ -4,11 +4,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from dafuse.backbones.depths import Depths, parts_of
 from dafuse.heads.arrays import Array
 from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.seeds import derive
-from dafuse.vit.depths import Depths, parts_of
 
 Head = Literal["ridge", "lda", "auto"]
 MOST_COLUMNS = 100_000  # random ones, whose scatter takes 40 GB

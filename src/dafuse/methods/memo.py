@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.tails import AllTokens, TailBank, split
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
@@ -24,7 +25,6 @@ from dafuse.methods.options import check_ranges
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
-from dafuse.vit.tails import AllTokens, TailBank, split
 
 
 @dataclass(kw_only=True, eq=False)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows
@@ -29,7 +30,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
-from dafuse.vit.adapter_bank import AdapterBank
 
 ORTH_TEMPERATURE = 0.8  # of the similarities in `apart`
 HEAD_RATE = 0.1  # the head learns at this part of the adapter's rate

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.depths import Depths
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
@@ -31,8 +33,6 @@ from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.depths import Depths
 
 FITTED = 0.8  # share of a task's images that penalties are tried on; the others judge them
 

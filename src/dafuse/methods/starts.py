@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from dafuse.backbones.adapter import Adapter
 from dafuse.heads.cosine import new_rows
 from dafuse.methods.contract import Trainer
 from dafuse.seeds import torch_generator
-from dafuse.vit.adapter import Adapter
 
 RowsMaker = Callable[[int, int, torch.Generator], Tensor]  # classes, width, generator
 

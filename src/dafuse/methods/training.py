@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import Gradient, align, cosine_gradient
 from dafuse.heads.arrays import check_finite
@@ -13,7 +14,6 @@ from dafuse.methods.contract import Trainer
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import derive
-from dafuse.vit.adapter import Adapter
 
 
 def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Schedule) -> None:

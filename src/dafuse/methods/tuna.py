@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Tensors
+from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import shrink_with_age
 from dafuse.heads.arrays import check_finite
@@ -30,8 +32,6 @@ from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
-from dafuse.vit.adapter import Tensors
-from dafuse.vit.adapter_bank import AdapterBank
 
 ALIGN_PERIOD = 5  # epochs; the alignment's rate falls and rises again
 

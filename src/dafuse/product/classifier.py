@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.weights import COMPACT
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import Picture, Pictures
@@ -36,8 +38,6 @@ from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
 from dafuse.taught.eyes import open_eye
 from dafuse.taught.table import DEFAULT, find_taught
-from dafuse.vit.extractor import Extractor
-from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
     from onnx import ModelProto

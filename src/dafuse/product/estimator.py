@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dafuse.backbones.weights import COMPACT
 from dafuse.data.names import composed
 from dafuse.data.pictures import Picture
 from dafuse.errors import DafuseError
@@ -25,7 +26,6 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.sources import is_missing
 from dafuse.taught.table import DEFAULT
-from dafuse.vit.weights import COMPACT
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse import __version__
+from dafuse.backbones.card import INPUT
+from dafuse.backbones.extractor import FEATURES
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.heads.familiarity import Familiarity
 from dafuse.heads.head import Answers, Head
 from dafuse.product.predictor import OUTPUTS, Card, Predictor
 from dafuse.product.version import Version
-from dafuse.vit.card import INPUT
-from dafuse.vit.extractor import FEATURES
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

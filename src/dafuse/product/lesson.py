@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Dataset
 from dafuse.data.listed import in_few_lines
 from dafuse.product.folder import ModelFolder, Objects
@@ -16,7 +17,6 @@ from dafuse.product.sources import none_readable
 from dafuse.product.version import ClassRecord, Version, now
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode, Lesson, Teachable, Tested
-from dafuse.vit.extractor import Extractor
 from dafuse.wording import counted
 
 FEW = 10  # images: a class of fewer is unsure

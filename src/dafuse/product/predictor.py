@@ -16,6 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dafuse.backbones.card import (
+    INPUT,
+    PICTURES,
+    PREFIX,
+    as_properties,
+    read_preprocessing,
+    read_properties,
+)
+from dafuse.backbones.extractor import available_processors, open_session
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
@@ -26,15 +35,6 @@ from dafuse.product.sources import images_to_test
 from dafuse.product.version import require_format
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
-from dafuse.vit.card import (
-    INPUT,
-    PICTURES,
-    PREFIX,
-    as_properties,
-    read_preprocessing,
-    read_properties,
-)
-from dafuse.vit.extractor import available_processors, open_session
 
 FORMAT = 1
 OUTPUTS = ("logits", "probabilities", "familiarity")

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from dafuse.backbones.extractor import Extractor
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
 from dafuse.progress import Progress
-from dafuse.vit.extractor import Extractor
 
 if TYPE_CHECKING:
     from onnx import ModelProto

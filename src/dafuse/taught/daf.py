@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
@@ -40,8 +42,6 @@ from dafuse.taught.contract import (
 )
 from dafuse.taught.daf_calibration import LEAST, Calibration, find_threshold, with_held_out
 from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.extractor import Extractor
 
 if TYPE_CHECKING:
     from onnx import ModelProto

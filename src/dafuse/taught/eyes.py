@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 
+from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.weights import BACKBONES, COMPACT
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.taught.table import before_torch
-from dafuse.vit.extractor import Extractor
-from dafuse.vit.weights import BACKBONES, COMPACT
 
 
 def open_eye(

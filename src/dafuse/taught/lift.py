@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
+from dafuse.backbones.depths import DEPTHS, Depths
+from dafuse.backbones.extractor import Extractor
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import Choice, Evidence
 from dafuse.heads.classifier import ClosedForm
@@ -36,14 +38,12 @@ from dafuse.taught.contract import (
     refuse_unknown,
     under,
 )
-from dafuse.vit.depths import DEPTHS, Depths
-from dafuse.vit.extractor import Extractor
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 DEFAULTS: dict[str, Any] = {
-    "features": "moments",  # what is read of the network (`vit.depths`)
+    "features": "moments",  # what is read of the network (`backbones.depths`)
     "head": "ridge",  # ridge regression, LDA, or what leave-one-out finds better: auto
     "penalty": None,  # share of the mean diagonal; None: chosen by leave-one-out
     "rank": 16,  # directions of a record

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dafuse.backbones.extractor import Extractor
 from dafuse.heads.confidence import QuickTemperature, Threshold
 from dafuse.heads.head import Head
 from dafuse.taught import words
@@ -20,7 +21,6 @@ from dafuse.taught.contract import (
     refuse_unknown,
     under,
 )
-from dafuse.vit.extractor import Extractor
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.vit import ViT
 from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -34,8 +36,6 @@ from dafuse.taught.contract import (
     under,
 )
 from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
-from dafuse.vit.backbone import ViT
-from dafuse.vit.extractor import Extractor
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -8,6 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths, Part, parts_of
+from dafuse.backbones.extractor import FEATURES, Extractor, available_processors
+from dafuse.backbones.folded import fold
+from dafuse.backbones.graph import quiet, traced
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.vit import ViT
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Augmentation, Dataset, ImageSet
 from dafuse.data.preprocessing import Preprocessing
@@ -15,14 +23,6 @@ from dafuse.data.splits import split_per_class
 from dafuse.engine.devices import launch
 from dafuse.errors import DafuseError
 from dafuse.taught.contract import Lesson
-from dafuse.vit.adapter import Adapter
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
-from dafuse.vit.depths import Depths, Part, parts_of
-from dafuse.vit.extractor import FEATURES, Extractor, available_processors
-from dafuse.vit.folded import fold
-from dafuse.vit.graph import quiet, traced
-from dafuse.vit.load import load_backbone
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.vit.attach import Attachment
+from dafuse.backbones.attach import Attachment
 
 Tensors = dict[str, Tensor]  # "down.weight" [L,r,D], "down.bias" [L,r], "up.weight" [L,D,r], ...
 

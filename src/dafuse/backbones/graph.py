@@ -1,6 +1,6 @@
-"""A frozen network as an ONNX graph that `vit.extractor` runs without torch.
+"""A frozen network as an ONNX graph that `backbones.extractor` runs without torch.
 
-python -m dafuse.vit.graph   # writes the embedded network's graph again, beside its weights
+python -m dafuse.backbones.graph   # writes the embedded network's graph again, beside its weights
 
 The graph takes pixels and has an output for each kind of depths. Its weights are inside the file,
 or it points at the bytes of a safetensors file in the same folder: of the embedded network, the
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from dafuse import __version__
+from dafuse.backbones.card import INPUT, BackboneCard
+from dafuse.backbones.depths import DEPTHS, parts_of
+from dafuse.backbones.extractor import embedded_graph
+from dafuse.backbones.load import load_backbone
+from dafuse.backbones.vit import ViT
+from dafuse.backbones.weights import COMPACT
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
-from dafuse.vit.backbone import ViT
-from dafuse.vit.card import INPUT, BackboneCard
-from dafuse.vit.depths import DEPTHS, parts_of
-from dafuse.vit.extractor import embedded_graph
-from dafuse.vit.load import load_backbone
-from dafuse.vit.weights import COMPACT
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

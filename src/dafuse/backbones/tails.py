@@ -5,8 +5,8 @@ from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT, queries_keys_values
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.vit import ViT, queries_keys_values
 
 AT_ONCE = 8  # tails that are evaluated as one batch: each needs the keys and values of all tokens
 

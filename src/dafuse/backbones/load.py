@@ -7,10 +7,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 
+from dafuse.backbones.vit import ViT, require_plain_vit
+from dafuse.backbones.weights import (
+    BACKBONES,
+    Backbone,
+    check_hash,
+    fetch,
+    locate,
+    preprocessing_of,
+)
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.progress import Progress
-from dafuse.vit.backbone import ViT, require_plain_vit
-from dafuse.vit.weights import BACKBONES, Backbone, check_hash, fetch, locate, preprocessing_of
 
 
 def load_backbone(

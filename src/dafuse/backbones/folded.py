@@ -23,8 +23,8 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.vit.adapter import Adapter, Tensors
-from dafuse.vit.backbone import ViT
+from dafuse.backbones.adapter import Adapter, Tensors
+from dafuse.backbones.vit import ViT
 
 FEW_TOKENS = 2048  # ten images of 224 pixels: launching takes longer than computing
 

@@ -1,6 +1,6 @@
 """Features of images by onnxruntime, without torch.
 
-from dafuse.vit.extractor import Extractor
+from dafuse.backbones.extractor import Extractor
 
 eye = Extractor.embedded()
 feats_NF = eye.features(["cat.jpg", "dog.jpg"], depths="moments")
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dafuse.backbones.card import INPUT, read_backbone_card
+from dafuse.backbones.depths import Depths, Part
+from dafuse.backbones.weights import BACKBONES, COMPACT
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
-from dafuse.vit.card import INPUT, read_backbone_card
-from dafuse.vit.depths import Depths, Part
-from dafuse.vit.weights import BACKBONES, COMPACT
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -30,7 +30,7 @@ FEATURES = "features"  # the output of `Extractor.graph`
 
 
 class Extractor:
-    """A frozen network in an .onnx file that `vit.graph` made, on the CPU.
+    """A frozen network in an .onnx file that `backbones.graph` made, on the CPU.
 
     What belongs to its weights has the names that it has in `ViT`.
     """

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from dafuse.backbones.depths import Part
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
-from dafuse.vit.depths import Part
 
 FORMAT = 1
 PREFIX = "dafuse."

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.vit.attach import Attachment
-from dafuse.vit.backbone import ViT
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.vit import ViT
 
 
 def uniform_prompts(generator: torch.Generator, *shape: int) -> Tensor:

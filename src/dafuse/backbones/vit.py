@@ -10,10 +10,10 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.depths import Depths, Part, parts_of
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
-from dafuse.vit.attach import Attachment
-from dafuse.vit.depths import Depths, Part, parts_of
 
 
 class ViT(nn.Module):
@@ -50,7 +50,7 @@ class ViT(nn.Module):
         return attached.readout(x_BND)
 
     def at_depths(self, images_B3HW: Tensor, attached: Attachment | None, depths: Depths) -> Tensor:
-        """Features of several blocks side by side [B, parts x D], as float32: `vit.depths`."""
+        """Features of several blocks side by side [B, parts x D], as float32."""
         after_blocks: list[Tensor] = []
         last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks)
         return self.read(after_blocks, last_BND, depths)

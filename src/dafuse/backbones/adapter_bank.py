@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.vit.adapter import Tensors, each_linear
-from dafuse.vit.attach import Attachment
+from dafuse.backbones.adapter import Tensors, each_linear
+from dafuse.backbones.attach import Attachment
 
 
 class AdapterBank(Attachment):
