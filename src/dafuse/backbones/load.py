@@ -10,7 +10,7 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from dafuse.backbones.vit import ViT, require_plain_vit
 from dafuse.backbones.weights import (
     BACKBONES,
-    Backbone,
+    NamedWeights,
     check_hash,
     fetch,
     locate,
@@ -48,7 +48,7 @@ def build_backbone(tag: str, normalize: str = "weights") -> ViT:
     return ViT(model, preprocessing_of(config, normalize), tag)
 
 
-def find_backbone(tag: str) -> Backbone:
+def find_backbone(tag: str) -> NamedWeights:
     """One that is registered here, or that timm knows."""
     return BACKBONES.get(tag) or _any_timm(tag)
 
@@ -63,12 +63,12 @@ def _fill(model: VisionTransformer, path: Path, tag: str) -> None:
         raise DafuseError(f"{path} does not hold the weights of {tag}: {reason}") from None
 
 
-def _any_timm(tag: str) -> Backbone:
+def _any_timm(tag: str) -> NamedWeights:
     """A tag that is not registered here but that timm knows."""
     architecture, dot, _ = tag.partition(".")
     tags = timm.list_pretrained(f"{architecture}.*")
     if dot and tag in tags:
-        return Backbone(tag, "", architecture)
+        return NamedWeights(tag, "", architecture)
     if tags:
         raise DafuseError(
             f"{tag} does not name one set of weights; choose one of {', '.join(tags)}"

@@ -20,7 +20,7 @@ COMPACT = "dafuse_compact_patch8_64.v1"
 
 
 @dataclass(frozen=True)
-class Backbone:
+class NamedWeights:
     """A registered set of weights."""
 
     tag: str
@@ -35,7 +35,7 @@ class Backbone:
 BACKBONES = {
     b.tag: b
     for b in (
-        Backbone(
+        NamedWeights(
             COMPACT,
             "the embedded default: 64 px, 5.4 M parameters, distilled from DeiT-Tiny",
             "vit_tiny_patch16_224",
@@ -48,18 +48,18 @@ BACKBONES = {
             packaged="dafuse_compact_patch8_64.safetensors",
             sha256=("2156682238805349eda52df4c8e0b9fce534b19f4a9e47b4d8c3271086c6a5b8",),
         ),
-        Backbone(
+        NamedWeights(
             "deit_tiny_patch16_224.fb_in1k",
             "DeiT-Tiny, ImageNet-1k, 224 px",
             "deit_tiny_patch16_224",
             sha256=("0af164d9dc507fd8d9e16b38fe09661fe68beabbbcfed644ff007bfc7bb032c6",),
         ),
-        Backbone(
+        NamedWeights(
             "vit_base_patch16_224.augreg_in21k",
             "the DAF paper's ViT-B/16-IN21K",
             "vit_base_patch16_224",
         ),
-        Backbone(
+        NamedWeights(
             "vit_base_patch16_224.augreg_in21k_ft_in1k",
             "the DAF paper's ViT-B/16-IN1K (21k weights fine-tuned on 1k)",
             "vit_base_patch16_224",
