@@ -1,119 +1,105 @@
-"""Measure a frozen backbone's features: nearest class mean and ridge, few images a class.
+"""Measure a frozen network's features by simple classifiers, few images a class.
 
-    python scripts/evaluate_features.py --cifar data/cifar100 --backbone compact
-    python scripts/evaluate_features.py --cifar data/cifar100 --backbone deit \
-        --weights deit_tiny_patch16_224.safetensors
+    python scripts/evaluate_features.py --images cifar100
+    python scripts/evaluate_features.py --images cifar100 \
+        --backbone deit_tiny_patch16_224.fb_in1k --weights deit_tiny_patch16_224.safetensors
 
-`--cifar` is a tree `{train,test}/<class>/<image>` (of any data set). The first `--per-class`
-training images of each class by file name are used, and all test images. The feature is the class
-token after the final norm; the ridge's strength is chosen on every fifth training image, never on
-test images.
+`--images` is a tree `{train,test}/<class>/<image>`. The first `--per-class` training images of each
+class by file name are used, and all test images. Three classifiers: nearest mean (cosine to the
+mean of the class), linear discriminant analysis (one covariance for all classes, shrunk as Ledoit
+and Wolf do), and ridge regression on one-hot labels, whose strength is chosen on every fifth
+training image.
 """
 
-from __future__ import annotations
-
 import argparse
-import hashlib
 import json
 from pathlib import Path
+from typing import get_args
 
-import timm
-import torch
-import torch.nn.functional as F
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
+import numpy as np
 
-COMPACT = Path(__file__).parents[1] / "src/dafuse/backbones/dafuse_compact_patch8_64.safetensors"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.registry import COMPACT
+from dafuse.experiments.common_heads import lda
+from dafuse.taught.eyes import open_eye
+
 STRENGTHS = [10.0**e for e in range(-2, 6)]
+Split = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 
-def load_backbone(kind: str, weights: Path | None) -> tuple[nn.Module, int]:
-    """The model without its head, and its input size."""
-    if kind == "compact":
-        model = timm.create_model("vit_tiny_patch16_224", img_size=64, patch_size=8, num_classes=0)
-        weights = weights or COMPACT
-    else:
-        model = timm.create_model(
-            "deit_tiny_patch16_224", pretrained=weights is None, num_classes=0
-        )
-    if weights:
-        tensors = load_file(weights)
-        model.load_state_dict({k: t for k, t in tensors.items() if not k.startswith("head.")})
-    return model.float().eval(), model.patch_embed.img_size[0]
+def extract(eye: Extractor, tree: Path, per_class: int | None, depths: Depths) -> Split:
+    """Features and labels of the first images of each class (None: all of them)."""
+    folders = sorted(folder for folder in tree.iterdir() if folder.is_dir())
+    files = [sorted(folder.iterdir())[:per_class] for folder in folders]
+    labels_N = np.repeat(np.arange(len(files)), [len(of_class) for of_class in files])
+    return eye.features([file for of_class in files for file in of_class], depths), labels_N
 
 
-@torch.inference_mode()
-def extract(model: nn.Module, px: int, tree: Path, per_class: int | None) -> tuple[Tensor, Tensor]:
-    """Features [N, D] and labels [N] of the first `per_class` images of each class (None: all)."""
-    bicubic = transforms.InterpolationMode.BICUBIC
-    transform = transforms.Compose(
-        [
-            transforms.Resize(round(px * 256 / 224), interpolation=bicubic),
-            transforms.CenterCrop(px),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )
-    folder = ImageFolder(tree, transform)
-    taken, seen = [], dict.fromkeys(range(len(folder.classes)), 0)
-    for i, label in enumerate(folder.targets):  # ImageFolder sorts by class, then by file name
-        seen[label] += 1
-        if per_class is None or seen[label] <= per_class:
-            taken.append(i)
-    loader = DataLoader(Subset(folder, taken), batch_size=100)
-    feats_ND = torch.cat([model.forward_features(images)[:, 0] for images, _ in loader])
-    return feats_ND, torch.tensor(folder.targets)[taken]
-
-
-def nearest_mean(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> float:
+def nearest_mean(train: Split, test: Split) -> float:
     """Accuracy of cosine similarity to the class means."""
     (feats_ND, labels_N), (test_MD, truth_M) = train, test
-    one_hot_NC = F.one_hot(labels_N).float()
-    means_CD = F.normalize(one_hot_NC.T @ F.normalize(feats_ND))
-    return (F.normalize(test_MD) @ means_CD.T).argmax(1).eq(truth_M).float().mean().item()
+    means_CD = np.eye(labels_N.max() + 1)[labels_N].T @ unit(feats_ND)
+    return float(((unit(test_MD) @ unit(means_CD).T).argmax(1) == truth_M).mean())
 
 
-def ridge(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], strength: float) -> float:
+def unit(x_ND: np.ndarray) -> np.ndarray:
+    return x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
+
+
+def discriminant(train: Split, test: Split) -> float:
+    """Accuracy of linear discriminant analysis."""
+    predict = lda(train[0].astype(np.float64), train[1])
+    if predict is None:
+        raise SystemExit("LDA wants two training images of each class: --per-class 2 or more")
+    return float((predict(test[0]) == test[1]).mean())
+
+
+def ridge(train: Split, test: Split, strength: float) -> float:
     """Accuracy of ridge regression on one-hot labels, over standardised features with a bias."""
     (feats_ND, labels_N), (test_MD, truth_M) = train, test
-    mean, std = feats_ND.mean(0), feats_ND.std(0)
-    x_ND, z_MD = ((f - mean).double() / std for f in (feats_ND, test_MD))
-    y_NC = F.one_hot(labels_N).double()
-    gram_DD = x_ND.T @ x_ND + strength * torch.eye(x_ND.shape[1])
-    weight_DC = torch.linalg.solve(gram_DD, x_ND.T @ (y_NC - y_NC.mean(0)))
-    return (z_MD @ weight_DC + y_NC.mean(0)).argmax(1).eq(truth_M).float().mean().item()
+    mean, std = feats_ND.mean(0), feats_ND.std(0, ddof=1)
+    x_ND, z_MD = ((feats - mean).astype(np.float64) / std for feats in (feats_ND, test_MD))
+    y_NC = np.eye(labels_N.max() + 1)[labels_N]
+    gram_DD = x_ND.T @ x_ND + strength * np.eye(x_ND.shape[1])
+    weight_DC = np.linalg.solve(gram_DD, x_ND.T @ (y_NC - y_NC.mean(0)))
+    return float(((z_MD @ weight_DC + y_NC.mean(0)).argmax(1) == truth_M).mean())
+
+
+def best_strength(train: Split) -> float:
+    held = np.arange(len(train[1])) % 5 == 0
+    fit, tune = ((train[0][chosen], train[1][chosen]) for chosen in (~held, held))
+    return max(STRENGTHS, key=lambda strength: ridge(fit, tune, strength))
 
 
 def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
-    parser.add_argument("--cifar", type=Path, required=True, help="tree of train/ and test/")
-    parser.add_argument("--backbone", choices=("compact", "deit"), default="compact")
-    parser.add_argument("--weights", type=Path, help="safetensors; by default ours, or the hub's")
+    parser.add_argument("--images", type=Path, required=True, help="tree of train/ and test/")
+    parser.add_argument("--backbone", default=COMPACT, help="exact tag")
+    parser.add_argument("--weights", help="its .safetensors; by default ours, or the hub's")
+    parser.add_argument("--depths", choices=get_args(Depths), default="last")
     parser.add_argument("--per-class", type=int, default=50, help="training images of each class")
     args = parser.parse_args()
 
-    model, px = load_backbone(args.backbone, args.weights)
-    train = extract(model, px, args.cifar / "train", args.per_class)
-    test = extract(model, px, args.cifar / "test", None)
-    held = torch.arange(len(train[1])) % 5 == 0
-    fit, tune = [tuple(t[chosen] for t in train) for chosen in (~held, held)]
-    strength = max(STRENGTHS, key=lambda s: ridge(fit, tune, s))
-    result = {
-        "backbone": args.backbone,
+    eye = open_eye(args.backbone, args.weights)
+    train = extract(eye, args.images / "train", args.per_class, args.depths)
+    test = extract(eye, args.images / "test", None, args.depths)
+    strength = best_strength(train)
+    found = {
+        "nearest_mean_%": nearest_mean(train, test),
+        "lda_%": discriminant(train, test),
+        "ridge_%": ridge(train, test, strength),
+    }
+    about = {
+        "backbone": eye.tag,
+        "weights_sha256": eye.sha256,
+        "depths": args.depths,
         "train_images": len(train[1]),
         "test_images": len(test[1]),
-        "nearest_mean_%": round(100 * nearest_mean(train, test), 2),
-        "ridge_%": round(100 * ridge(train, test, strength), 2),
         "ridge_strength": strength,
     }
-    if file := args.weights or (COMPACT if args.backbone == "compact" else None):
-        result["weights_sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    print(json.dumps(result))
+    print(json.dumps(about | {name: round(100 * share, 2) for name, share in found.items()}))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from dafuse import Classifier
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.data.stream import class_order
 from dafuse.engine.calibration import calibration_error
 from dafuse.experiments.common_heads import COMMON, Predict
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=30, help="test images of each class")
     parser.add_argument("--seed", type=int, default=1993)
     parser.add_argument("--no-others", action="store_true", help="measure the model alone")
+    parser.add_argument("--skip", nargs="*", default=[], choices=OTHERS, help="others left out")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     everything = sorted(path.name for path in (options.data / "train").iterdir())
@@ -122,7 +123,8 @@ def compare(
         )
         found[depths] = {}
         for kind, fit in OTHERS.items():
-            if kind == "logistic regression" and train[0].shape[1] > WIDEST:
+            too_wide = kind == "logistic regression" and train[0].shape[1] > WIDEST
+            if too_wide or kind in options.skip:
                 continue
             start = time.perf_counter()
             predict = fit(*scaled(train, train))

@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
+from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
@@ -91,7 +92,13 @@ def _same_for_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classifiers are made with the small network, whichever they ask for."""
 
-    def load(tag: str, weights: str | None, sha256: str | None, *_: object) -> TorchExtractor:
+    def load(
+        backbone: str,
+        weights: str | None = None,
+        sha256: str | None = None,
+        *_: object,
+        **__: object,
+    ) -> TorchExtractor:
         vit = small_vit()
         vit.sha256 = sha256 or "0" * 64
         return TorchExtractor(vit, "cpu")
@@ -141,11 +148,16 @@ def small_dataset(counts: list[int], test_count: int = 4, seed: int = 0) -> Data
 
 
 def small_trainer(
-    dataset: Dataset, seed: int = 7, compiled: bool = False, device: str = "cpu"
+    dataset: Dataset,
+    seed: int = 7,
+    compiled: bool = False,
+    device: str = "cpu",
+    network: Network | None = None,
 ) -> Trainer:
+    network = network or small_vit()
     fabric = launch(device, "fp32", deterministic=False)
-    loader = Loader(dataset, PREPROCESSING, fabric.device)
-    return Trainer(small_vit(), loader, fabric, seed, compiled=compiled)
+    loader = Loader(dataset, network.preprocessing, fabric.device)
+    return Trainer(network, loader, fabric, seed, compiled=compiled)
 
 
 def small_stream(dataset: Dataset, sizes: list[int]) -> Stream:

@@ -46,7 +46,7 @@ def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
     units = F.normalize(torch.cat([feats for feats, _ in parts]), dim=1).double()
     means = torch.stack([units[labels == label].mean(0) for label in range(4)])
     apart = units - means[labels]
-    covariance = apart.T @ apart / len(units) + 1e-4 * torch.eye(trainer.vit.width).double()
+    covariance = apart.T @ apart / len(units) + 1e-4 * torch.eye(trainer.network.width).double()
     targets = spread(means, covariance, 1.0, options.get("dewhiten", False))
 
     maps = []
@@ -143,7 +143,7 @@ def test_sums_about_means_give_sums_about_the_origin(images: int) -> None:
 
 def test_drawn_features_have_the_mean_of_their_class_and_the_covariance_of_all() -> None:
     method, trainer, *_ = learned([3, 3], [2], samples=4000)
-    width = trainer.vit.width
+    width = trainer.network.width
     means = torch.randn(2, width, generator=torch.Generator().manual_seed(5)).double()
     rows = torch.randn(3 * width, width, generator=torch.Generator().manual_seed(6)).double()
     covariance = rows.T @ rows / len(rows)

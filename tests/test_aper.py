@@ -29,7 +29,7 @@ def test_only_the_first_task_trains() -> None:
 
 def test_rows_are_class_means_of_both_networks_side_by_side() -> None:
     method, trainer, stream = learned(2)
-    width = trainer.vit.width
+    width = trainer.network.width
     for task in stream:
         frozen, labels = trainer.features(task.train, None)
         adapted, _ = trainer.features(task.train, method.adapter)
@@ -44,6 +44,6 @@ def test_predictions_use_both_networks() -> None:
     method, trainer, stream = learned(2)
     ((images, _),) = trainer.test_batches(stream[0].test)
     with torch.no_grad():
-        both = torch.cat([trainer.vit(images), trainer.vit(images, method.adapter)], dim=1)
+        both = torch.cat([trainer.network(images), trainer.network(images, method.adapter)], dim=1)
         expected = cosine_logits(both, method.rows_CE)
         assert torch.allclose(method.logits(images), expected, atol=1e-4)

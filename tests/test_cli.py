@@ -27,7 +27,8 @@ COMMANDS = re.findall(r"^    (dafuse [^#\n]*)", README, re.MULTILINE)
 QUICK = {
     "--data glyphs": "--data glyphs --data.train_per_class 2 --data.test_per_class 1",
     "daf-cifar100-deit-tiny": "daf-cifar100-deit-tiny --data {images} --increment 2 "
-    "--backbone dafuse_compact_patch8_64.v1 --precision fp32",
+    "--backbone embedded --precision fp32",
+    "export small": "export embedded",  # whose weights are here
     "path/to/images": "{images}",
 }
 TRAINING = " --method.epochs 1 --method.align_epochs 1"
@@ -206,7 +207,7 @@ def test_help_lists_every_command() -> None:
         (["run", "--data", "nowhere/at/all"], "no data set 'nowhere/at/all'"),
         (["run", "--data", "cifar10"], "did you mean cifar100?"),
         (["run", "no-such-recipe"], "no recipe no-such-recipe"),
-        (["run", "--backbone", "vit_base_patch16_224"], "choose one of"),
+        (["run", "--backbone", "vit_base_patch16_224"], "take --backbone vit_base_patch16_224."),
         (["run", "--device", "cuda"], "cuda"),
         (["report", "nowhere"], "nowhere"),
     ],

@@ -465,7 +465,7 @@ def test_sums_follow_a_shift_of_images_that_are_all_the_same() -> None:
 
 def test_the_lift_is_the_same_in_numpy_and_torch_and_for_every_batch() -> None:
     feats = np.random.default_rng(0).normal(size=(5, 12)).astype(np.float32)
-    weights = depth_weights([0, 3], 4, 6)
+    weights = depth_weights([0, 3], [4, 8], 4)
     by_numpy = Lift(weights, 9, 7, feats)(feats)
     by_torch = Lift(weights, 9, 7, torch.tensor(feats))(torch.tensor(feats))
     assert by_numpy.shape == (5, 21)
@@ -475,8 +475,10 @@ def test_the_lift_is_the_same_in_numpy_and_torch_and_for_every_batch() -> None:
 
 
 def test_weights_fall_with_depth() -> None:
-    weights = depth_weights([0, 1, 2, 3], 4, 1)
+    weights = depth_weights([0, 1, 2, 3], [1, 1, 1, 1], 4)
     assert weights.tolist() == [1 / 8, 1 / 4, 1 / 2, 1.0]
+    of_stages = depth_weights([1, 3, 3], [2, 1, 3], 4)  # levels may have unequal widths
+    assert of_stages.tolist() == [1 / 4, 1 / 4, 1.0, 1.0, 1.0, 1.0]
 
 
 def test_few_rows_become_a_square_when_they_are_many() -> None:

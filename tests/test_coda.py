@@ -125,7 +125,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     """Over the new classes alone, under all components; the penalty is on all of them, too."""
     method, stream = make(orthogonality=0.3, lr=0.05)
     method.learn(stream[0])
-    pool, vit = dict(method.pool), method.trainer.vit
+    pool, vit = dict(method.pool), method.trainer.network
     found, (*own, rows) = loss_at_the_start(method, stream[1], monkeypatch)
     ((images, labels),) = method.trainer.test_batches(stream[1].train)
     both = {name: torch.cat([pool[name], new], dim=1) for name, new in zip(pool, own, strict=True)}
@@ -156,7 +156,7 @@ def test_the_first_half_are_keys_and_the_last_half_values() -> None:
     images, _ = next(method.trainer.test_batches(stream[0].test))
     with torch.no_grad():
         method.logits(images)
-        prompts = composed_prompts(method.trainer.vit(images), method.pool)
+        prompts = composed_prompts(method.trainer.network(images), method.pool)
     for layer in range(3):
         keys, values = method.attached.prefix(layer)
         torch.testing.assert_close(keys, prompts[:, layer, :2])

@@ -61,7 +61,7 @@ def test_compiled_code_that_is_wrong_is_not_believed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("dafuse.engine.compiled.compiled", compiled_wrongly)
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
-        right = trainer.vit(images)
+        right = trainer.network(images)
         for _ in range(5):
             assert torch.allclose(trainer.encode(images, None), right, atol=1e-5)
     assert len(calls) == 2  # then never again
@@ -80,7 +80,7 @@ def test_a_pass_is_that_of_the_adapter_as_it_is_now(monkeypatch: pytest.MonkeyPa
     trainer = small_trainer(small_dataset([3, 3]))
     images, generator = torch.randn(3, 3, 32, 32), torch.Generator().manual_seed(2)
     adapters = [start_adapter(trainer, number, rank=4) for number in range(2)]
-    one_pass = Pass(trainer.vit, folds=True, records=False, say=print)
+    one_pass = Pass(trainer.network, folds=True, records=False, say=print)
     with torch.no_grad():
         for changed in (0, 1, 0, 0):
             for name, parameter in adapters[changed].named_parameters():
@@ -90,9 +90,9 @@ def test_a_pass_is_that_of_the_adapter_as_it_is_now(monkeypatch: pytest.MonkeyPa
                 else:
                     parameter.copy_(values)
             for adapter in [*adapters, *adapters]:
-                found, right = one_pass(images, adapter), trainer.vit(images, adapter)
+                found, right = one_pass(images, adapter), trainer.network(images, adapter)
                 assert torch.allclose(found, right, atol=1e-4)
-            assert not torch.allclose(one_pass(images, adapters[changed]), trainer.vit(images))
+            assert not torch.allclose(one_pass(images, adapters[changed]), trainer.network(images))
     assert len(made) == 1
 
 
@@ -117,7 +117,7 @@ def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.Mon
     monkeypatch.setattr("dafuse.engine.compiled.compiled", uncompiled)
     dataset = small_dataset([5, 5])
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
-    adapter, head = start_adapter(trainer, 0, rank=4), torch.randn(2, trainer.vit.width)
+    adapter, head = start_adapter(trainer, 0, rank=4), torch.randn(2, trainer.network.width)
     plain = curvature_at(trainer, task, adapter, head)
     trainer.compiled = CompiledForward(full_batch=16)
     trainer.gradient_batch = 8

@@ -159,7 +159,7 @@ def test_a_head_in_closed_form_is_that_of_features_as_they_were_measured(kind: K
         assert equal(method.global_adapter.tensors(), aligned.global_adapter.tensors())
         feats_ND, labels_N = trainer.features(task.train, method.global_adapter)
         hidden_NM = method.solved.lift(feats_ND)
-        assert hidden_NM.shape[1] == trainer.vit.width + 5
+        assert hidden_NM.shape[1] == trainer.network.width + 5
         sums = sums or pooled(hidden_NM.shape[1], hidden_NM)
         sums.add(hidden_NM, labels_N)
     head = System(sums, kind).head(chosen["penalty"])

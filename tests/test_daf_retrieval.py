@@ -45,7 +45,7 @@ def test_prediction_adds_the_most_certain_task_adapter() -> None:
     images = torch.randn(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def probabilities(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        adapter = Adapter(trainer.vit.depth, trainer.vit.width, 4).set(tensors).eval()
+        adapter = Adapter(trainer.network.depth, trainer.network.width, 4).set(tensors).eval()
         return cosine_logits(trainer.encode(images, adapter), method.rows_CD).softmax(1)
 
     with torch.no_grad():

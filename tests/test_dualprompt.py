@@ -45,10 +45,10 @@ def test_layers_fit_a_network_of_three_blocks(general: int, expert: int, found: 
 def test_each_image_gets_the_general_prompt_and_then_that_of_the_nearest_key() -> None:
     method, images = learned()
     with torch.no_grad():
-        method.keys_TD = method.trainer.vit(images)[[0, 9, 13]]  # so that each is somebody's
+        method.keys_TD = method.trainer.network(images)[[0, 9, 13]]  # so that each is somebody's
         method.logits(images)
         nearest = torch.cosine_similarity(
-            method.trainer.vit(images)[:, None], method.keys_TD[None], dim=2
+            method.trainer.network(images)[:, None], method.keys_TD[None], dim=2
         ).argmax(1)
         assert nearest.unique().tolist() == [0, 1, 2]
         for layer in range(3):
@@ -102,7 +102,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     ((images, labels),) = method.trainer.test_batches(stream[1].train)
     prompts = torch.cat([general, expert[0]])[None].expand(len(images), -1, -1, -1, -1)
     with torch.no_grad():
-        nearness = torch.cosine_similarity(method.trainer.vit(images), key).mean().item()
+        nearness = torch.cosine_similarity(method.trainer.network(images), key).mean().item()
         feats = method.trainer.encode(images, PromptPrefixes().give(prompts))
     expected = cross_entropy_by_hand(feats, rows, labels, first=2) - 0.4 * nearness
     assert len(rows) == 2

@@ -78,7 +78,8 @@ def test_an_onnx_file_says_what_it_is(classifier: Classifier, float_file: Path) 
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     assert json.loads(properties["dafuse.classes"]) == classifier.classes
     looks = json.loads(properties["dafuse.preprocessing"])
-    assert (looks["size"], looks["resize"]) == (64, 73)
+    side, resize = (64, 73) if classifier.folder.path == MODEL else (128, 146)
+    assert (looks["size"], looks["resize"]) == (side, resize)
     assert set(json.loads(properties["dafuse.how_to"])) > {"input", "interpolation"}
     card = read_card(properties, float_file)
     assert card.preprocessing == classifier.eye.preprocessing
@@ -86,7 +87,7 @@ def test_an_onnx_file_says_what_it_is(classifier: Classifier, float_file: Path) 
     assert (card.backbone, card.model_version) == (classifier.eye.tag, classifier.version.number)
     (given,) = proto.graph.input
     first, *others = given.type.tensor_type.shape.dim
-    assert (first.dim_param, [dim.dim_value for dim in others]) == ("batch", [3, 64, 64])
+    assert (first.dim_param, [dim.dim_value for dim in others]) == ("batch", [3, side, side])
     assert [output.name for output in proto.graph.output] == [
         "logits",
         "probabilities",

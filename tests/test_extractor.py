@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
-from dafuse.backbones.depths import DEPTHS, Depths, Part, parts_of
+from dafuse.backbones.depths import DEPTHS, Depths, Part
 from dafuse.backbones.extractor import Extractor, embedded_graph
 from dafuse.backbones.graph import graph
 from dafuse.backbones.load import load_backbone
+from dafuse.backbones.registry import BACKBONES, COMPACT
 from dafuse.backbones.vit import ViT
-from dafuse.backbones.weights import BACKBONES, COMPACT
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
@@ -77,7 +77,7 @@ def test_the_embedded_networks_features_are_torchs(
     assert np.abs(found_NF - expected_NF).max() < 1e-4
     assert expected_NF.std(0).min() > 1e-3  # they are not all the same
     assert found_NF.shape[1] == embedded.width_at(depths) == load_backbone(COMPACT).width_at(depths)
-    assert embedded.parts(depths) == parts_of(depths, 12)
+    assert embedded.parts(depths) == load_backbone(COMPACT).parts(depths)
 
 
 @pytest.mark.parametrize("depths", DEPTHS)
@@ -102,10 +102,10 @@ def test_an_extractor_says_what_it_is(embedded: Extractor, small_file: Path) -> 
     vit = load_backbone(COMPACT)
     assert (embedded.tag, embedded.sha256) == (COMPACT, BACKBONES[COMPACT].sha256[0])
     assert embedded.preprocessing == vit.preprocessing
-    assert (embedded.pixels, embedded.width, embedded.depth) == (64, vit.width, vit.depth)
+    assert (embedded.pixels, embedded.width, embedded.depth) == (128, vit.width, vit.depth)
     small = Extractor(small_file)
     assert (small.tag, small.preprocessing, small.depth) == ("small", PREPROCESSING, 3)
-    assert small.parts("top") == [Part(b, "cls") for b in range(3)] + [Part(2, "mean")]
+    assert small.parts("top") == [*(Part(n, "cls", 24) for n in range(3)), Part(2, "mean", 24)]
     assert small.threads >= 1
 
 
@@ -218,7 +218,7 @@ def broken(kind: str, folder: Path, small_file: Path) -> Path:
         ("text", "is no whole .onnx file"),
         ("cut off", "is no whole .onnx file"),
         ("another's", "is no backbone that dafuse exported"),
-        ("newer", "install a newer dafuse"),
+        ("newer", "has format 99, this dafuse reads 2: export it again"),
         ("damaged", "is damaged"),
         ("weights missing", "External data path"),
     ],
@@ -240,13 +240,14 @@ def test_other_files_are_refused_by_name(
 def test_a_damaged_package_is_said(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dafuse.backbones.extractor.embedded_graph", lambda: tmp_path / "eye.onnx")
+    eye = tmp_path / "eye.onnx"
+    monkeypatch.setattr("dafuse.backbones.extractor.embedded_graph", lambda _: eye)
     if kind != "no graph":
-        shutil.copy(embedded_graph(), tmp_path / "eye.onnx")
+        shutil.copy(embedded_graph(), eye)
     data = WEIGHTS.read_bytes()
     if kind != "no weights":
         changed = {"cut off": data[:-100], "changed": data[:-1] + bytes([data[-1] ^ 1])}
-        (tmp_path / "eye.safetensors").write_bytes(changed.get(kind, data))
+        eye.with_suffix(".safetensors").write_bytes(changed.get(kind, data))
     file, what = ("eye.onnx" if kind == "no graph" else "eye.safetensors"), kind.split()[0]
     said = "is missing" if what == "no" else "is damaged"
     with pytest.raises(DafuseError, match=f"{file} {said}: install dafuse again"):

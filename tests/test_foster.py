@@ -36,7 +36,7 @@ def test_boosting_and_compression_by_hand(world: tuple) -> None:
     method, stream, trainer = world
     method.learn(stream[0])
     base = {k: v.clone() for k, v in method.student.state_dict().items()}
-    old_rows, width = method.rows_CE, trainer.vit.width
+    old_rows, width = method.rows_CE, trainer.network.width
     ((pixels, labels),) = trainer.test_batches(method.memory.joined(stream[1].train))
     found: list[torch.Tensor] = []
     by_hand: list[torch.Tensor] = []

@@ -65,7 +65,7 @@ class Network(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         vit = small_vit()
-        self.__dict__["vit"] = vit  # not one of its parameters
+        self.__dict__["network"] = vit  # not one of its parameters
         self.adapter = Adapter(vit.depth, vit.width, rank=1, scale=1.0)
         with torch.no_grad():
             for parameter in self.adapter.parameters():
@@ -74,7 +74,7 @@ class Network(torch.nn.Module):
         self.head = torch.randn(3, vit.width)
 
     def forward(self, images: Tensor) -> Tensor:
-        return cosine_logits(self.vit(images, self.adapter), self.head, 4.0)
+        return cosine_logits(self.network(images, self.adapter), self.head, 4.0)
 
 
 @pytest.fixture(scope="module", params=["perceptron", "network"])

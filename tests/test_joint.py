@@ -61,6 +61,6 @@ def test_only_what_is_tuned_is_kept(tune: str) -> None:
     method, stream, trainer = make(tune)
     method.learn(stream[0])
     modules = sum(t.numel() for k, t in method.state().items() if k.startswith("modules/"))
-    network = sum(p.numel() for p in trainer.vit.parameters())
+    network = sum(p.numel() for p in trainer.network.parameters())
     adapter = 3 * (4 * 24 + 4 + 24 * 4 + 24)
     assert modules == (adapter if tune == "adapter" else network)

@@ -74,9 +74,9 @@ def test_the_order_of_tasks_does_not_matter() -> None:
 def test_the_kernel_is_twice_as_wide_as_the_last_norm_makes_features_long() -> None:
     trainer = small_trainer(small_dataset([2, 2]))
     method = KLDA(trainer=trainer, width=4)
-    weights = trainer.vit.timm.norm.weight
+    weights = trainer.network.timm.norm.weight
     given = KLDA(trainer=trainer, width=4, gamma=1 / (8 * float((weights**2).sum())))
-    feats = torch.randn(3, trainer.vit.width)
+    feats = torch.randn(3, trainer.network.width)
     assert torch.equal(method.lift(feats), given.lift(feats))
 
 

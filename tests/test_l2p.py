@@ -33,7 +33,7 @@ def test_each_image_chooses_the_keys_of_greatest_cosine() -> None:
     with torch.no_grad():
         nearness, chosen = method._choose(images)
         for b, image in enumerate(images):
-            query = method.trainer.vit(image[None])[0]
+            query = method.trainer.network(image[None])[0]
             cosines = torch.stack(
                 [torch.cosine_similarity(query, k, dim=0) for k in method.keys_MD]
             )
@@ -62,10 +62,10 @@ def test_one_step_is_adam_on_the_loss_written_out() -> None:
     prompts = before["modules/prompts"].requires_grad_()
     rows = start_rows(method.trainer, 0, 2, maker=normal_rows).requires_grad_()
     with torch.no_grad():
-        query = F.normalize(method.trainer.vit(seen[0]), dim=1)
+        query = F.normalize(method.trainer.network(seen[0]), dim=1)
     cosines, chosen = (query @ F.normalize(keys, dim=1).T).topk(2, dim=1)
     method.attached.give(prompts[chosen].flatten(1, 2)).begin(len(query))
-    feats = method.trainer.vit(seen[1], method.attached)
+    feats = method.trainer.network(seen[1], method.attached)
     logits = feats @ rows[:, :-1].T + rows[:, -1]
     (-0.1 * cosines.sum() / len(query)).backward()
     assert rows.grad is None  # the second term trains the keys alone
@@ -100,7 +100,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     method.learn(stream[0])
     found, (prompts, keys, rows) = loss_at_the_start(method, stream[1], monkeypatch)
     ((images, labels),) = method.trainer.test_batches(stream[1].train)
-    vit = method.trainer.vit
+    vit = method.trainer.network
     with torch.no_grad():
         cosines = F.normalize(vit(images), dim=1) @ F.normalize(keys, dim=1).T
         nearness, chosen = cosines.topk(2, dim=1)

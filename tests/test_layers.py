@@ -30,7 +30,7 @@ def test_import_layers() -> None:
         "import dafuse.backbones.extractor",
         "import dafuse.product.server.app",
         "import dafuse.data.registry",
-        "import dafuse.commands.listing; from dafuse.backbones.weights import BACKBONES",
+        "import dafuse.commands.listing; from dafuse.backbones.registry import BACKBONES",
     ],
 )
 def test_imports_no_torch(code: str) -> None:

@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
-from dafuse.backbones.depths import parts_of
 from dafuse.errors import DafuseError
 from dafuse.methods.layup import PENALTIES, LayUP
 from dafuse.methods.registry import require_observes
@@ -26,9 +25,9 @@ def test_tasks_add_up_to_regression_on_everything(blocks: int) -> None:
     method, trainer, stream, diagnoses = learned(COUNTS, [2, 1, 1], blocks=blocks)
     parts = [trainer.features(task.train, None, depths="all") for task in stream]
     labels = torch.cat([labels for _, labels in parts])
-    depth, width = trainer.vit.depth, trainer.vit.width
-    layout = parts_of("all", depth)
-    wanted = [i for i, p in enumerate(layout) if p.what == "cls" and p.block >= depth - blocks]
+    depth, width = trainer.network.depth, trainer.network.width
+    layout = trainer.network.parts("all")
+    wanted = [i for i, p in enumerate(layout) if p.what == "cls" and p.level >= depth - blocks]
     every = torch.cat([feats for feats, _ in parts]).unflatten(1, (len(layout), width)).double()
     feats = every[:, wanted].flatten(1)
     assert feats.shape[1] == blocks * width
@@ -50,7 +49,7 @@ def test_one_block_is_the_last_cls_token() -> None:
 
 def test_a_network_of_fewer_blocks_is_read_whole() -> None:
     method, trainer, *_ = learned([3, 3], [2], blocks=1000)
-    assert method.gram_MM.shape[0] == trainer.vit.depth * trainer.vit.width
+    assert method.gram_MM.shape[0] == trainer.network.depth * trainer.network.width
 
 
 def test_the_order_of_tasks_does_not_matter() -> None:

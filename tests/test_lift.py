@@ -69,7 +69,7 @@ def kept(width: int, classes: int, rows: int) -> int:
 
 def test_bytes_are_as_the_formula_says() -> None:
     method, _, trainer = taught([6])
-    width = trainer.vit.width_at("moments")
+    width = trainer.network.width_at("moments")
     assert sum(method.kept_bytes().values()) == kept(width, 6, min(28, width))
     wide_network = 27 * 192  # of a network of 12 blocks, 192 wide
     assert kept(wide_network, 200, wide_network) <= 32e6

@@ -83,12 +83,12 @@ def _loss_at_the_end() -> float:
     state = load_file(checkpoint)
     prefix = "modules/global."
     tensors = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    adapter = Adapter(bench.vit.depth, bench.vit.width).set(tensors).eval()
+    adapter = Adapter(bench.network.depth, bench.network.width).set(tensors).eval()
     head = load_file(_run() / "record" / "training-0003.safetensors")["head"]
     task = make_stream(config, bench.loader.dataset)[2]
     ((images, labels),) = bench.loader.test_batches(task.train, 100)
     with torch.no_grad():
-        logits = cosine_logits(bench.vit(images, adapter), head)
+        logits = cosine_logits(bench.network(images, adapter), head)
     return float(F.cross_entropy(logits, labels - task.first))
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from conftest import small_dataset, small_stream, small_trainer
+from dafuse.backbones.network import Network
+from dafuse.backbones.staged import Staged
 from dafuse.backbones.vit import ViT
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream
@@ -15,6 +17,7 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS, require_observes
+from families import small_network
 
 # options that make each method quick here
 EPOCHS: dict[str, Any] = {"epochs": 2, "batch_size": 8}
@@ -95,6 +98,22 @@ VARIANTS += [
     ("dualprompt", {**EPOCHS, "general_layers": 0, "prompt_length": 1}),
     ("coda", {**EPOCHS, "components_per_task": 13, "prompt_length": 2, "orthogonality": 0.1}),
 ]
+# on another network than the small ViT
+STAGED_ADAPTER = {**ADAPTER, "network": "ConvNeXt"}
+VARIANTS += [
+    ("daf", {**ALIGNED, "network": "ConvNeXt"}),
+    ("daf", {**ALIGNED, "network": "Swin", "fisher_scope": "layer"}),
+    (
+        "daf",
+        {**ALIGNED, "network": "ConvNeXt V2", "rule": "mean", "head": "ridge", "head_width": 8},
+    ),
+    ("ease", STAGED_ADAPTER),
+    ("tuna", {**ALIGNED, "network": "Swin"}),
+    ("lift", {**STAGED_ADAPTER, "tune": "each", "tune_tasks": 2}),
+    ("lift", {"network": "ResNet"}),
+    ("layup", {"network": "MobileNet"}),
+    ("finetune", {**EPOCHS, "network": "ResNet", "local_ce": False}),
+]
 NAMES = [f"{name}-{'-'.join(str(v) for v in o.values())}" for name, o in VARIANTS]
 COUNTS = [6, 5, 6, 1, 4, 5]  # training images of each class: unequal, and a class of one image
 SIZES = [2, 3, 1]  # unequal tasks with a remainder of one class
@@ -104,8 +123,10 @@ every_method = pytest.mark.parametrize(("name", "options"), QUICK.items(), ids=Q
 
 
 def make(name: str, options: dict[str, Any], sizes: list[int] = SIZES) -> tuple:
+    options = dict(options)
+    family = options.pop("network", None)
     dataset = small_dataset(COUNTS)
-    trainer = small_trainer(dataset)
+    trainer = small_trainer(dataset, network=family and small_network(family))
     return METHODS[name](trainer=trainer, **options), small_stream(dataset, sizes), trainer
 
 
@@ -206,12 +227,12 @@ def test_inference_changes_nothing(name: str, options: dict[str, Any]) -> None:
     method, stream, trainer = make(name, options)
     method.learn(stream[0])
     before = {k: v.clone() for k, v in method.state().items()}
-    backbone = {k: v.clone() for k, v in trainer.vit.state_dict().items()}
+    backbone = {k: v.clone() for k, v in trainer.network.state_dict().items()}
     generator = torch.get_rng_state()
     first = predict(method, trainer, stream, 0)
     assert torch.equal(first, predict(method, trainer, stream, 0))
     assert same(before, method.state())
-    assert same(backbone, trainer.vit.state_dict())
+    assert same(backbone, trainer.network.state_dict())
     assert torch.equal(generator, torch.get_rng_state())
 
 
@@ -234,10 +255,10 @@ def test_predictions_do_not_depend_on_the_batch(name: str, options: dict[str, An
 @every_variant
 def test_learning_leaves_the_backbone_alone(name: str, options: dict[str, Any]) -> None:
     method, stream, trainer = make(name, options)
-    before = {k: v.clone() for k, v in trainer.vit.state_dict().items()}
+    before = {k: v.clone() for k, v in trainer.network.state_dict().items()}
     for task in stream:
         method.learn(task)
-    assert same(before, trainer.vit.state_dict())
+    assert same(before, trainer.network.state_dict())
 
 
 @every_method
@@ -257,15 +278,26 @@ def test_what_is_kept_is_counted_and_declared(name: str, options: dict[str, Any]
     assert grows == ("each task" in method.keeps)
 
 
+def first_of_blocks(network: Network) -> torch.nn.Module:
+    """A module that every image passes once in each pass through the network."""
+    model = network.timm
+    if isinstance(network, ViT):
+        return model.blocks[0].norm1
+    if isinstance(network, Staged):
+        stages = getattr(model, "stages", None) or model.layers
+        return stages[0].blocks[0].norm1 if hasattr(model, "layers") else stages[0].blocks[0]
+    return model.conv1 if hasattr(model, "conv1") else model.conv_stem
+
+
 @every_variant
 def test_passes_are_as_declared(name: str, options: dict[str, Any]) -> None:
     """Counted: how often an image enters the first block of any network the method has."""
     method, stream, trainer = make(name, options, [2, 2, 2])
     entered: list[int] = []
-    networks = [trainer.vit, *(held for held in vars(method).values() if isinstance(held, ViT))]
-    for network in {id(network): network for network in networks}.values():
-        first_norm = network.timm.blocks[0].norm1
-        first_norm.register_forward_pre_hook(lambda _, inputs: entered.append(len(inputs[0])))
+    held = [one for one in vars(method).values() if isinstance(one, Network)]
+    for network in {id(network): network for network in [trainer.network, *held]}.values():
+        first = first_of_blocks(network)
+        first.register_forward_pre_hook(lambda _, inputs: entered.append(len(inputs[0])))
     for task in stream:
         method.learn(task)
         ((images, _),) = trainer.test_batches(task.test)

@@ -34,7 +34,7 @@ def with_same_crops(trainer: Trainer) -> PlainTrainer:
         generator = torch_generator(trainer.seed, "augmentation", task.index, epoch)
         return trainer.loader.train_batches(images, batch_size, generator)
 
-    return PlainTrainer(trainer.vit, trainer.loader, trainer.fabric, trainer.seed, feed)
+    return PlainTrainer(trainer.network, trainer.loader, trainer.fabric, trainer.seed, feed)
 
 
 def learned(trainer: Trainer) -> tuple[list[float], float]:
@@ -80,7 +80,7 @@ def test_modules_for_each_layer_are_the_stacked_adapter() -> None:
     images = torch.randn(2, 3, 32, 32)
     stacked = trainer.encode(images, adapter)
     assert torch.allclose(
-        plain_features(trainer.vit.timm, images, modules.branch), stacked, atol=1e-5
+        plain_features(trainer.network.timm, images, modules.branch), stacked, atol=1e-5
     )
     for name, tensor in adapter.tensors().items():
         assert torch.equal(modules.tensors()[name], tensor)
@@ -103,7 +103,7 @@ def test_images_come_by_way_of_pillow() -> None:
 def test_the_plain_loop_trains_from_pillow_images() -> None:
     trainer = small_trainer(DATASET)
     feed = pillow_feed(trainer.loader, workers=0)
-    plain = PlainTrainer(trainer.vit, trainer.loader, trainer.fabric, trainer.seed, feed)
+    plain = PlainTrainer(trainer.network, trainer.loader, trainer.fabric, trainer.seed, feed)
     task = small_stream(DATASET, [9])[0]
     adapter = Adapter(3, 24, rank=4)
     before = adapter.tensors()

@@ -18,7 +18,7 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import make_ledger
 from dafuse.product.summary import summarise
-from dafuse.product.version import Version, VersionRef
+from dafuse.product.version import FORMAT, Version, VersionRef
 from dafuse.progress import Progress
 from product_models import files, needed, pictures, taught, write_folders
 
@@ -119,14 +119,34 @@ def test_undo_does_not_go_where_a_tensor_is_damaged(model: Path, gone: bool) -> 
 
 @pytest.mark.parametrize("file", ["model.json", "versions/0002.json"])
 def test_a_newer_format_asks_for_a_newer_dafuse(model: Path, file: str) -> None:
-    content = json.loads((model / file).read_text())
-    (model / file).write_text(json.dumps({**content, "format": 3}))
-    if file != "model.json":  # as if a later dafuse had written it: the hash is right
-        digest = hashlib.sha256((model / file).read_bytes()).hexdigest()
-        head = json.loads((model / "model.json").read_text())
-        (model / "model.json").write_text(json.dumps({**head, "sha256": digest}))
-    with pytest.raises(DafuseError, match=r"format 3.*newer dafuse"):
+    rewrite(model, file, format=FORMAT + 1)
+    with pytest.raises(DafuseError, match=rf"format {FORMAT + 1}.*newer dafuse"):
         Classifier.open(model, device="cpu")
+
+
+def test_a_model_of_format_2_is_read_and_learns_on(model: Path) -> None:
+    """Its record of the network lacks what all networks had in common then."""
+    expected = Classifier.open(model, device="cpu").version
+    content = json.loads((model / "versions" / "0002.json").read_text())
+    new = {"interpolation": "bicubic", "crop": "center", "file": ""}
+    assert {key: content["backbone"].pop(key) for key in new} == new
+    rewrite(model, "versions/0002.json", format=2, backbone=content["backbone"])
+    rewrite(model, "model.json", format=2)
+    classifier = Classifier.open(model, device="cpu")
+    assert classifier.version == expected
+    classifier.learn(*pictures({7: 2}))
+    assert json.loads((model / "versions" / "0003.json").read_text())["format"] == FORMAT
+    classifier.undo()
+    assert classifier.classes == expected.names
+
+
+def rewrite(model: Path, file: str, **changes: Any) -> None:
+    """As if another dafuse had written it: the hash is right."""
+    content = json.loads((model / file).read_text())
+    (model / file).write_text(json.dumps({**content, **changes}))
+    if file != "model.json":
+        digest = hashlib.sha256((model / file).read_bytes()).hexdigest()
+        rewrite(model, "model.json", sha256=digest)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "1"}'])
@@ -266,7 +286,7 @@ def test_what_a_killed_step_left_is_gone_after_the_next_even_if_that_fails(model
     "change",
     [
         {"classes": []},
-        {"calibration": {}},  # which format 2 does not have
+        {"calibration": {}},  # which only format 1 has
         {"numbers": {"sharpness": "x"}},
         {"numbers": {"sharpness": math.nan}},
         {"numbers": {"threshold": math.nan}},

@@ -228,3 +228,19 @@ class TestLessons:
         with pytest.raises(DafuseError, match=expected):
             create(tmp_path / "model").learn(images, labels)  # type: ignore[arg-type]
         assert not (tmp_path / "model").exists()
+
+
+def test_a_lesson_whose_model_could_not_predict_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "model", {0: 3, 1: 3})
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("nothing can be computed")
+
+    monkeypatch.setattr(Classifier, "_predictor", fail)
+    with pytest.raises(RuntimeError):
+        model.learn(*pictures({2: 3}))
+    monkeypatch.undo()
+    again = Classifier.open(tmp_path / "model", device="cpu")
+    assert (again.version.number, again.classes) == (1, ["class 0", "class 1"])

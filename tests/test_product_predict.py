@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
+from dafuse.product.version import FORMAT
 from dafuse.progress import Progress
 from dafuse.taught.daf_calibration import PRIOR_SHARPNESS, Calibration, with_held_out
 from product_models import create, pictures, taught, write_folders
@@ -223,7 +224,8 @@ def test_a_model_of_format_1_learns_on(tmp_path: Path) -> None:
     before = classifier.predict(image, top=3)
     classifier.learn(*pictures({5: 3}))
     assert classifier.classes == ["upper A", "upper W", "digit 8", "class 5"]
-    assert json.loads((tmp_path / "model" / "versions" / "0003.json").read_text())["format"] == 2
+    written = json.loads((tmp_path / "model" / "versions" / "0003.json").read_text())
+    assert written["format"] == FORMAT
     assert [step["version"] for step in classifier.info().steps] == [1, 2, 3]
     classifier.forget("upper A")
     classifier.undo()

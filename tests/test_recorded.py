@@ -81,7 +81,7 @@ def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
 
     def off(adapter: Adapter | None) -> float:
         with torch.no_grad():
-            found, right = trainer.encode(images, adapter), trainer.vit(images, adapter)
+            found, right = trainer.encode(images, adapter), trainer.network(images, adapter)
         return float((found - right).norm() / right.norm())
 
     kept = _random_adapter(trainer, 0)

@@ -15,7 +15,7 @@ import torch
 
 from conftest import HEAVY, clean_environment, dafuse_without
 from dafuse.cli import main
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Crop, Interpolation, Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
@@ -165,13 +165,19 @@ def test_from_python(exported: Path) -> None:
     "shape", [(24, 24), (64, 64), (17, 301), (333, 200), (1, 5), (73, 73), (700, 900)]
 )
 @pytest.mark.parametrize(("size", "resize"), [(64, 73), (224, 256), (32, 32)])
-def test_the_square_is_the_test_transforms(shape: tuple[int, int], size: int, resize: int) -> None:
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("crop", CROPS)
+def test_the_square_is_the_test_transforms(
+    shape: tuple[int, int], size: int, resize: int, interpolation: Interpolation, crop: Crop
+) -> None:
     """Of noise, where resampling overshoots most; in grey levels, of 255."""
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    looks = Preprocessing(size, (0.0,) * 3, (1.0,) * 3, resize)
+    looks = Preprocessing(size, (0.0,) * 3, (1.0,) * 3, resize, interpolation, crop)
     sizes = torch.tensor([shape])
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    expected = crop_and_resize(images, sizes, *centre_crops(sizes, looks), size, cubic=True)[0]
+    boxes, flips = centre_crops(sizes, looks)
+    cut = crop_and_resize(images, sizes, boxes, flips, size, interpolation, confined=False)
+    expected = cut[0]
     assert np.abs(looks.centre_square(pixels) - expected.numpy()).max() < 0.03
 
 

@@ -93,7 +93,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)
     ((images, labels),) = trainer.test_batches(stream[1].train)
     with torch.no_grad():
-        feats, bare = method.network(images), trainer.vit(images)
+        feats, bare = method.network(images), trainer.network(images)
     assert len(rows) == 3
     assert not torch.allclose(feats, bare, atol=1e-3)
     assert found == pytest.approx(cross_entropy_by_hand(feats, rows, labels, first=2), rel=1e-4)

@@ -10,10 +10,12 @@ from torch import Tensor
 from torchvision import transforms as tv
 
 from dafuse.data.dataset import Augmentation
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize, random_crops
 
 HALF = (0.5, 0.5, 0.5)
+TRAINING: tuple[Interpolation, bool] = ("bilinear", True)  # the filter, and that it is confined
+TESTING: tuple[Interpolation, bool] = ("bicubic", False)
 ROUNDING = 1.5  # Pillow rounds to whole grey values after each of its two passes, we never do
 
 
@@ -219,7 +221,7 @@ def test_training_crops_are_pillows_in_a_padded_batch(size: int, make: type) -> 
     pixels, sizes = padded(images)
     boxes, flips = random_crops(sizes, Augmentation(), generator(size))
     assert 0 < flips.sum() < len(flips)
-    ours = crop_and_resize(pixels, sizes, boxes, flips, size, cubic=False)
+    ours = crop_and_resize(pixels, sizes, boxes, flips, size, *TRAINING)
     assert ours.shape == (len(images), 3, size, size)
     for one, image, box, flip in zip(ours, images, boxes.tolist(), flips.tolist(), strict=True):
         theirs = train_with_pillow(image, box, flip, size)
@@ -232,7 +234,7 @@ def test_any_training_crop_is_pillows(hw: tuple[int, int], size: int, seed: int)
     image = noise(*hw, seed)
     pixels, sizes = padded([image])
     boxes, flips = random_crops(sizes, Augmentation(), generator(seed))
-    ours = crop_and_resize(pixels, sizes, boxes, flips, size, cubic=False)[0]
+    ours = crop_and_resize(pixels, sizes, boxes, flips, size, *TRAINING)[0]
     theirs = train_with_pillow(image, boxes[0].tolist(), bool(flips[0]), size)
     assert (ours - theirs).abs().max() <= ROUNDING
 
@@ -243,7 +245,7 @@ def test_training_crop_does_not_look_outside_its_box() -> None:
     pixels, sizes = padded([image])
     boxes = torch.tensor([[10.0, 12.0, 10.0, 18.0]])
     for size in (5, 10, 64):
-        out = crop_and_resize(pixels, sizes, boxes, torch.tensor([False]), size, cubic=False)
+        out = crop_and_resize(pixels, sizes, boxes, torch.tensor([False]), size, *TRAINING)
         torch.testing.assert_close(out, torch.full((1, 3, size, size), 100.0))
 
 
@@ -252,22 +254,22 @@ def test_an_untouched_image_comes_back_exactly() -> None:
     pixels, sizes = padded([image, image])
     boxes = torch.tensor([[0.0, 0.0, 24.0, 24.0]] * 2)
     flips = torch.tensor([False, True])
-    for cubic in (False, True):
-        out = crop_and_resize(pixels, sizes, boxes, flips, 24, cubic)
+    for how in (TRAINING, TESTING):
+        out = crop_and_resize(pixels, sizes, boxes, flips, 24, *how)
         torch.testing.assert_close(out[0], pixels[0].float())
         torch.testing.assert_close(out[1], pixels[1].flip(2).float())
 
 
-@pytest.mark.parametrize("cubic", [False, True])
-def test_padding_changes_nothing(cubic: bool) -> None:
+@pytest.mark.parametrize("how", [TRAINING, TESTING], ids=["training", "testing"])
+def test_padding_changes_nothing(how: tuple[Interpolation, bool]) -> None:
     image = noise(31, 45)
     alone, size_alone = padded([image])
     boxes = torch.tensor([[3.0, 4.0, 28.0, 41.0]])
     flips = torch.tensor([True])
-    expected = crop_and_resize(alone, size_alone, boxes, flips, 20, cubic)
+    expected = crop_and_resize(alone, size_alone, boxes, flips, 20, *how)
     for fill in (0, 255):
         pixels, sizes = padded([image, noise(50, 70)], fill)
-        both = crop_and_resize(pixels, sizes, boxes.repeat(2, 1), flips.repeat(2), 20, cubic)
+        both = crop_and_resize(pixels, sizes, boxes.repeat(2, 1), flips.repeat(2), 20, *how)
         torch.testing.assert_close(both[:1], expected, atol=1e-3, rtol=0)
 
 
@@ -277,7 +279,7 @@ def test_values_stay_grey_values() -> None:
     image[:, 8:] = 255
     pixels, sizes = padded([image])
     boxes, flips = centre_crops(sizes, preprocessing(64))
-    out = crop_and_resize(pixels, sizes, boxes, flips, 64, cubic=True)
+    out = crop_and_resize(pixels, sizes, boxes, flips, 64, *TESTING)
     assert out.min() == 0
     assert out.max() == 255
 
@@ -289,11 +291,14 @@ def ours_at_test_time(images: list[np.ndarray], wanted: Preprocessing) -> Tensor
     pixels, sizes = padded(images)
     boxes, flips = centre_crops(sizes, wanted)
     assert not flips.any()
-    return crop_and_resize(pixels, sizes, boxes, flips, wanted.size, cubic=True)
+    how = wanted.interpolation, False
+    return crop_and_resize(pixels, sizes, boxes, flips, wanted.size, *how)
 
 
 def torchvisions_at_test_time(image: np.ndarray, wanted: Preprocessing) -> Tensor:
-    resize = tv.Resize(wanted.resize, tv.InterpolationMode.BICUBIC)
+    squashed = (wanted.resize, wanted.resize)
+    to = squashed if wanted.crop == "squash" else wanted.resize
+    resize = tv.Resize(to, tv.InterpolationMode(wanted.interpolation))
     return as_tensor(tv.CenterCrop(wanted.size)(resize(Image.fromarray(image))))
 
 
@@ -305,8 +310,10 @@ def pillows_at_test_time(image: np.ndarray, wanted: Preprocessing) -> Tensor:
     height, width = image.shape[:2]
     long_side = int(wanted.resize * max(height, width) / min(height, width))
     new_h, new_w = (wanted.resize, long_side) if height <= width else (long_side, wanted.resize)
-    rows = Image.fromarray(image).resize((new_w, height), Image.Resampling.BICUBIC)
-    both = rows.resize((new_w, new_h), Image.Resampling.BICUBIC)
+    if wanted.crop == "squash":
+        new_h = new_w = wanted.resize
+    kernel = Image.Resampling[wanted.interpolation.upper()]
+    both = Image.fromarray(image).resize((new_w, height), kernel).resize((new_w, new_h), kernel)
     return as_tensor(tv.CenterCrop(wanted.size)(both))
 
 
@@ -333,6 +340,27 @@ def test_test_transform_is_torchvisions(height: int, width: int, size: int, resi
     assert difference.abs().mean() <= 0.4  # rounding, not a shifted image
     difference = ours_at_test_time([sharp], wanted)[0] - pillows_at_test_time(sharp, wanted)
     assert difference.abs().max() <= ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(375, 500), (500, 375), (64, 64), (9, 31), (97, 300)]
+)
+@pytest.mark.parametrize(
+    ("interpolation", "crop", "resize"),
+    [("bilinear", "center", 73), ("bicubic", "squash", 64), ("bilinear", "squash", 73)],
+)
+def test_so_it_is_with_other_filters_and_crops(
+    interpolation: Interpolation, crop: Crop, resize: int, height: int, width: int
+) -> None:
+    wanted = Preprocessing(64, HALF, HALF, resize, interpolation, crop)
+    image, sharp = smooth(height, width), noise(height, width)
+    difference = ours_at_test_time([image], wanted)[0] - torchvisions_at_test_time(image, wanted)
+    assert difference.abs().max() <= 3
+    assert difference.abs().mean() <= 0.4
+    difference = ours_at_test_time([sharp], wanted)[0] - pillows_at_test_time(sharp, wanted)
+    assert difference.abs().max() <= ROUNDING
+    square = torch.from_numpy(wanted.centre_square(sharp))  # what is taught and asked, by Pillow
+    assert (square - ours_at_test_time([sharp], wanted)[0]).abs().max() <= 0.01
 
 
 def test_test_transform_in_a_padded_batch() -> None:

@@ -12,7 +12,7 @@ from dafuse.backbones.adapter import Adapter
 from dafuse.heads.alignment import align
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.gaussians import Sampler
-from dafuse.methods.tuna import TUNA, max_fusion, mean_direction, overlap
+from dafuse.methods.tuna import TUNA, max_fusion, mean_directions, overlap
 
 QUICK: dict[str, Any] = {
     "epochs": 2, "batch_size": 8, "adapter_rank": 4, "align_epochs": 2, "align_samples": 16
@@ -53,21 +53,35 @@ def test_overlap_is_over_all_pairs_of_rows() -> None:
             pairs = [torch.cosine_similarity(p, q, dim=0) for p in u for q in v]
             layers.append(torch.stack(pairs).mean().abs())
         expected += torch.stack(layers).mean().item()
-    found = overlap(mean_direction(own), mean_direction(stored))
+    found = overlap(mean_directions([own]), mean_directions([stored]))
     assert found.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_overlap_moves_only_the_adapter_in_training() -> None:
     own = torch.randn(2, 5, 3, requires_grad=True)
     stored = torch.randn(4, 2, 5, 3, requires_grad=True)
-    overlap(mean_direction(own), mean_direction(stored)).backward()
+    overlap(mean_directions([own]), mean_directions([stored])).backward()
     assert own.grad is not None
     assert own.grad.abs().sum() > 0
     assert stored.grad is None
     zero = torch.zeros(2, 5, 3, requires_grad=True)
-    (1e-3 * overlap(mean_direction(zero), mean_direction(stored))).backward()
+    (1e-3 * overlap(mean_directions([zero]), mean_directions([stored]))).backward()
     assert zero.grad is not None
     assert zero.grad.isfinite().all()
+
+
+def test_the_blocks_of_all_stages_count_alike() -> None:
+    """Stages have different widths; a block's mean direction has as many numbers as ranks."""
+    generator = torch.Generator().manual_seed(0)
+    own = [torch.randn(blocks, width, 3, generator=generator) for blocks, width in ((1, 4), (3, 8))]
+    stored = [torch.randn(2, *up.shape, generator=generator) for up in own]
+    together = overlap(mean_directions(own), mean_directions(stored))
+    each = [
+        overlap(mean_directions([up]), mean_directions([of_stage]))
+        for up, of_stage in zip(own, stored, strict=True)
+    ]
+    assert mean_directions(stored).shape == (2, 4, 3)
+    assert together.item() == pytest.approx((1 * each[0] + 3 * each[1]).item() / 4, abs=1e-6)
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -137,7 +151,7 @@ def test_the_three_ways_to_predict() -> None:
     images = torch.randn(40, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def probabilities(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        vit = trainer.vit
+        vit = trainer.network
         adapter = Adapter(vit.depth, vit.width, 4).set(tensors).eval()
         return cosine_logits(trainer.encode(images, adapter), method.rows_CD).softmax(1)
 

@@ -10,20 +10,35 @@ from email.message import Message
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
 import timm
 import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+from PIL import Image
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from conftest import SHARED
-from dafuse.backbones.load import load_backbone
-from dafuse.backbones.weights import BACKBONES, COMPACT, locate
+from dafuse.backbones.any_timm import AnyTimm
+from dafuse.backbones.load import build_backbone, find_backbone, load_backbone
+from dafuse.backbones.network import Network
+from dafuse.backbones.registry import (
+    BACKBONES,
+    CHOICES,
+    COMPACT,
+    COMPACT_V1,
+    next_better,
+    tag_named,
+)
+from dafuse.backbones.staged import Staged
+from dafuse.backbones.vit import ViT
+from dafuse.backbones.weights import cached, fetch, locate, preprocessing_of
 from dafuse.data.preprocessing import NORMALISATIONS
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
+from photographs import photographs
 
 DEIT = "deit_tiny_patch16_224.fb_in1k"
 PACKAGED = locate(COMPACT)[0] or Path("nowhere")
@@ -155,13 +170,40 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
             load_backbone(DEIT, str(missing))
 
 
-def test_bare_names_are_refused_with_the_tags_there_are() -> None:
-    with pytest.raises(DafuseError, match="does not name one set of weights; choose") as caught:
-        load_backbone("vit_base_patch16_224")
-    for tag in ("augreg_in21k", "augreg_in21k_ft_in1k", "augreg2_in21k_ft_in1k"):
-        assert f"vit_base_patch16_224.{tag}" in str(caught.value)
-    with pytest.raises(DafuseError, match=f"choose one of {DEIT}"):
-        load_backbone("deit_tiny_patch16_224.another")
+@pytest.mark.parametrize(
+    ("bare", "usual"),
+    [
+        ("resnet50", "resnet50.a1_in1k"),
+        ("vit_base_patch16_224", "vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+        ("deit_tiny_patch16_224.another", DEIT),
+    ],
+)
+def test_names_that_are_not_exact_are_refused_with_one_tag_to_take(bare: str, usual: str) -> None:
+    with pytest.raises(DafuseError, match="does not name one set of weights") as caught:
+        load_backbone(bare)
+    architecture = bare.partition(".")[0]
+    assert str(caught.value).endswith(f": take --backbone {usual}")
+    assert str(caught.value).count(f"{architecture}.") == 1 + bare.count(".")
+    assert find_backbone(usual).tag == usual
+
+
+def test_a_named_choice_stands_for_one_tag() -> None:
+    assert list(CHOICES) == ["embedded", "small", "base", "large"]
+    for name, tag in CHOICES.items():
+        assert tag_named(name) == find_backbone(name).tag == tag
+        assert tag_named(tag) == tag
+        assert tag in BACKBONES
+    assert CHOICES["embedded"] == COMPACT
+    vit = build_backbone("small")
+    assert (vit.tag, vit.width, vit.depth) == (CHOICES["small"], 384, 12)
+    assert (vit.preprocessing.size, vit.preprocessing.resize) == (224, 256)  # not its own 518
+
+
+def test_each_choice_names_the_better_one() -> None:
+    better = {name: next_better(tag) for name, tag in CHOICES.items()}
+    assert better == {"embedded": "small", "small": "base", "base": "large", "large": ""}
+    assert next_better(COMPACT_V1) == "embedded"
+    assert next_better(DEIT) == ""
 
 
 @pytest.mark.parametrize(
@@ -169,7 +211,9 @@ def test_bare_names_are_refused_with_the_tags_there_are() -> None:
     [
         ("vit_bas_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k"),
         ("diet_tiny_patch16_224.fb_in1k", DEIT),
-        ("dafuse_compact_patch8_64", COMPACT),
+        ("dafuse_compact_patch16_128", COMPACT),
+        ("dafuse_compact_patch8_64", COMPACT_V1),
+        ("Embeded", "embedded"),
     ],
 )
 def test_unknown_names_bring_suggestions(wrong: str, right: str) -> None:
@@ -185,13 +229,87 @@ def test_a_name_like_nothing_brings_none() -> None:
         load_backbone("zzz")
 
 
-def test_models_that_are_no_plain_vits_are_refused_before_anything_is_fetched(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("tag", "kind"),
+    [
+        ("vit_tiny_patch16_224.augreg_in21k", ViT),
+        ("swin_tiny_patch4_window7_224.ms_in1k", Staged),
+        ("resnet18.a1_in1k", AnyTimm),
+    ],
+)
+def test_a_network_is_built_without_its_weights(
+    tag: str, kind: type[Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = cut_network(monkeypatch)
-    with pytest.raises(DafuseError, match=r"resnet18\.a1_in1k is not a plain ViT"):
-        load_backbone("resnet18.a1_in1k")
+    network = build_backbone(tag)
+    assert type(network) is kind
+    assert (network.tag, network.sha256) == (tag, "")
+    assert not any(parameter.requires_grad for parameter in network.parameters())
     assert calls == []
+
+
+def test_a_network_whose_stages_timm_does_not_give_is_refused() -> None:
+    with pytest.raises(DafuseError, match="strange is a Sequential, and timm does not give"):
+        AnyTimm(nn.Sequential(), build_backbone(COMPACT).preprocessing, "strange")
+
+
+OTHER_FAMILIES = [
+    "convnext_tiny.in12k_ft_in1k",
+    "convnext_tiny.in12k_ft_in1k_384",  # squashed
+    "densenet121.ra_in1k",
+    "dla34.in1k",  # bilinear
+    "efficientnet_b0.ra_in1k",
+    "mobilevit_xxs.cvnets_in1k",  # no normalisation
+    "mixer_b16_224.goog_in21k",
+    "resnet50.a1_in1k",
+    "swin_tiny_patch4_window7_224.ms_in1k",
+    "vit_small_patch16_224.augreg_in21k",
+    "vit_small_patch16_lingbot.robbyant",  # bilinear and squashed
+    "xcit_nano_12_p16_224.fb_dist_in1k",  # nothing is cropped
+]
+
+
+@pytest.mark.parametrize("tag", OTHER_FAMILIES)
+def test_images_look_as_timm_makes_them(tag: str) -> None:
+    looks = build_backbone(tag).preprocessing
+    config = timm.data.resolve_data_config(pretrained_cfg=timm.get_pretrained_cfg(tag).to_dict())
+    theirs = timm.data.create_transform(**config)
+    resize, crop, _, normalize = theirs.transforms
+    squashes = looks.crop == "squash"
+    assert resize.size == ((looks.resize, looks.resize) if squashes else looks.resize)
+    assert resize.interpolation.value == looks.interpolation
+    assert crop.size == (looks.size, looks.size)
+    assert normalize.mean.tolist() == pytest.approx(looks.mean)
+    assert normalize.std.tolist() == pytest.approx(looks.std)
+
+    picture = Image.fromarray(photographs()[0])
+    square_3SS = torch.from_numpy(looks.centre_square(np.asarray(picture)))
+    std_3, mean_3 = (one[:, None, None] for one in (normalize.std, normalize.mean))
+    expected_3SS = 255 * (theirs(picture) * std_3 + mean_3)
+    assert (square_3SS - expected_3SS).abs().max() < 3  # timm rounds to whole grey values
+    assert (square_3SS - expected_3SS).abs().mean() < 0.4
+
+
+def test_timms_looks_are_overridden_for_224_pixels_as_the_papers_of_the_field_have_it() -> None:
+    papers = [DEIT, *(tag for tag in BACKBONES if tag.startswith("vit_base_patch16_224."))]
+    assert len(papers) == 3
+    for tag in papers:
+        assert build_backbone(tag).preprocessing.resize == 256
+        assert timm.get_pretrained_cfg(tag).crop_pct == 0.9  # 248 pixels
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"input_size": (3, 224, 112)}, "224 x 112 pixels, bicubic, crop center"),
+        ({"interpolation": "lanczos"}, "224 x 224 pixels, lanczos, crop center"),
+        ({"crop_mode": "border"}, "224 x 224 pixels, bicubic, crop border"),
+    ],
+)
+def test_images_that_cannot_be_made_so_are_refused(change: dict[str, object], said: str) -> None:
+    config = {**timm.get_pretrained_cfg(DEIT).to_dict(), **change}
+    with pytest.raises(DafuseError, match=f"{DEIT} takes images of {said}, which dafuse does not"):
+        preprocessing_of(DEIT, config, "weights")
 
 
 def test_the_papers_backbones_are_registered_by_exact_tag() -> None:
@@ -298,10 +416,10 @@ def test_without_a_network_it_says_what_to_do_at_once(
     assert calls == ["https://huggingface.co"]  # once: no retries
     message = str(caught.value)
     assert message.startswith(f"the weights {DEIT} are not here and the hub cannot be reached")
-    assert f"download model.safetensors of timm/{DEIT}" in message
+    assert f"https://huggingface.co/timm/{DEIT}/resolve/main/model.safetensors" in message
+    assert f"name it {DEIT}.safetensors and put it into a folder that $DAFUSE_WEIGHTS" in message
     assert "--weights FILE" in message
-    assert f"{DEIT}.safetensors into the folder $DAFUSE_WEIGHTS" in message
-    assert f"--backbone {COMPACT} needs no download" in message
+    assert "--backbone embedded needs no download" in message
     assert "\n" not in message
 
 
@@ -316,12 +434,43 @@ def test_without_a_network_nothing_is_downloaded(
     assert hub.asked == [(f"timm/{DEIT}", "model.safetensors", True)]  # the cache only
 
 
+@pytest.mark.parametrize(
+    ("tag", "repository"),
+    [
+        ("resnet18.a1_in1k", "timm/resnet18.a1_in1k"),
+        ("rdnet_tiny.nv_in1k", "naver-ai/rdnet_tiny.nv_in1k"),
+        ("vitamin_small_224.datacomp1b_clip", "jienengchen/ViTamin-S"),
+    ],
+)
+def test_weights_are_fetched_from_where_timm_says(
+    tag: str, repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub()
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub)
+    cut_network(monkeypatch)
+    with pytest.raises(DafuseError, match=f"/{repository}/resolve/main/model.safetensors"):
+        fetch(find_backbone(tag), Progress())
+    assert hub.asked == [(repository, "model.safetensors", True)]
+
+
 def test_the_cache_is_enough(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = cut_network(monkeypatch)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", Hub(cached=weights))
     vit = load_backbone(DEIT, sha256=sha256(weights))
     assert vit.source == "hub"
     assert calls == []
+
+
+def test_what_the_cache_has_is_told(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deit = BACKBONES[DEIT]
+    assert cached(deit) is None
+    snapshots = empty_cache / f"models--timm--{DEIT}"
+    (snapshots / "refs").mkdir(parents=True)
+    (snapshots / "refs" / "main").write_text("abc")
+    file = snapshots / "snapshots" / "abc" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert cached(deit) == file
 
 
 def test_a_tag_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +508,7 @@ def test_a_download_that_breaks_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
         huggingface_hub, "hf_hub_download", Hub(answer=ConnectionResetError("reset by peer"))
     )
     cut_network(monkeypatch, http_error(503))  # the hub's page is down; its files may not be
-    with pytest.raises(DafuseError, match=r"failed \(reset by peer\): download model") as caught:
+    with pytest.raises(DafuseError, match=r"failed \(reset by peer\): on a machine") as caught:
         load_backbone(DEIT)
     assert "--weights FILE" in str(caught.value)
 
@@ -372,12 +521,19 @@ def test_the_packaged_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vit.sha256 == sha256(PACKAGED)
     assert vit.sha256 in BACKBONES[COMPACT].sha256
     assert (vit.width, vit.depth, vit.tokens) == (192, 12, 65)
-    assert (vit.preprocessing.size, vit.preprocessing.resize) == (64, 73)
+    assert (vit.preprocessing.size, vit.preprocessing.resize) == (128, 146)
     assert calls == []
     with torch.no_grad():
-        features = vit(torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+        features = vit(torch.randn(3, 3, 128, 128, generator=torch.Generator().manual_seed(0)))
     assert features.isfinite().all()
     assert features.std(0).min() > 0  # images make a difference
+
+
+def test_version_1_of_the_packaged_backbone_is_still_there() -> None:
+    vit = load_backbone(COMPACT_V1)
+    assert (vit.source, vit.sha256) == ("package", BACKBONES[COMPACT_V1].sha256[0])
+    assert (vit.width, vit.depth, vit.tokens) == (192, 12, 65)
+    assert (vit.preprocessing.size, vit.preprocessing.resize) == (64, 73)
 
 
 @pytest.mark.skipif(not REAL_DEIT.is_file(), reason=f"DeiT-Tiny's weights are not at {REAL_DEIT}")

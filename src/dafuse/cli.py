@@ -20,6 +20,7 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "trim": ("trim", "delete old versions of a model"),
     "merge": ("merge", "add up models that were taught apart"),
     "export": ("export", "a model as one .onnx file that predicts elsewhere"),
+    "backbone": ("backbone", "a network as one .onnx file, to learn and predict without torch"),
     "demo": ("demo", "teach, teach again, merge, evaluate, on drawn pictures: under a minute"),
     "demo-research": ("demo_research", "DAF beside baselines on drawn characters: 3 minutes"),
     "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),

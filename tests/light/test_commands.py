@@ -158,7 +158,10 @@ def test_the_right_extra_is_named(module: str, expected: str) -> None:
         ),
         (["learn", "{new}", "{first}", "--backbone", "x"], "no backbone x; any tag of timm needs"),
         (["learn", "{new}", "{first}", "--weights", "w.safetensors"], "(--weights) needs torch"),
-        (["learn", "{new}", "{first}", "--device", "cuda"], "the device cuda needs torch"),
+        (
+            ["learn", "{new}", "{first}", "--device", "cuda"],
+            "the device cuda needs onnxruntime-gpu or torch",
+        ),
         (["run", "--method", "lift"], "run needs "),
         (["demo-research"], "demo-research needs "),
         (["bench"], "bench needs "),

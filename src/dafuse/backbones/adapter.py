@@ -1,13 +1,15 @@
-"""The bottleneck adapter beside each MLP, kept as four tensors stacked over the layers.
+"""The bottleneck adapter beside each MLP, kept as four tensors stacked over the blocks.
 
     y = h + MLP(norm(h)) + scale * (up(dropout(relu(down(h)))))
 
-It reads the residual stream h before the second norm. Fusing, averaging, saving and comparing
-adapters is arithmetic on the dict of four tensors that `tensors()` gives.
+It reads the residual stream h before the MLP's norm. Fusing, averaging, saving and comparing
+adapters is arithmetic on the dict of four tensors that `tensors()` gives. A network whose stages
+have different widths (`staged.Staged`) gets four tensors for each stage.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +18,21 @@ from torch.nn import functional as F
 from dafuse.backbones.attach import Attachment
 
 Tensors = dict[str, Tensor]  # "down.weight" [L,r,D], "down.bias" [L,r], "up.weight" [L,D,r], ...
+KINDS = ("down.weight", "down.bias", "up.weight", "up.bias")
+
+
+class Layer(NamedTuple):
+    """An adapter's tensors beside one block; before their own axes there may be others."""
+
+    down_weight: Tensor  # [..., r, D]
+    down_bias: Tensor  # [..., r]
+    up_weight: Tensor  # [..., D, r]
+    up_bias: Tensor  # [..., D]
 
 
 class Adapter(Attachment):
+    """Beside every block of one stage, or of several."""
+
     def __init__(
         self,
         depth: int,
@@ -53,6 +67,57 @@ class Adapter(Attachment):
         return self
 
 
+class StagedAdapter(Adapter):
+    """An adapter for each stage of a network, whose blocks are counted through.
+
+    Empty for a network without places for adapters; it then changes nothing.
+    """
+
+    def __init__(self, stages: Sequence[Adapter], scale: float, dropout: float) -> None:
+        Attachment.__init__(self)  # it has no tensors of its own
+        self.scale, self.dropout = scale, dropout
+        self.stages = nn.ModuleList(stages)
+        self._places = [
+            (stage, block) for stage in stages for block in range(len(stage.down.weight))
+        ]
+
+    def branch(self, layer: int, h_BND: Tensor) -> Tensor:
+        stage, block = self._places[layer]
+        return stage.branch(block, h_BND)
+
+
+def adapter_beside(
+    stages: Sequence[tuple[int, int]],
+    rank: int = 16,
+    scale: float = 0.1,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> Adapter:
+    """A new adapter for a network with stages of so many blocks and of such a width."""
+    made = [Adapter(depth, width, rank, scale, dropout, generator) for depth, width in stages]
+    return made[0] if len(made) == 1 else StagedAdapter(made, scale, dropout)
+
+
+def layers_of(tensors: Mapping[str, Tensor], axis: int = 0) -> list[Layer]:
+    """The tensors beside each block, of all stages in order; blocks are counted along this axis."""
+    found: list[Layer] = []
+    for stage in _stages_in(tensors):
+        named = (tensors[f"{stage}{kind}"].unbind(axis) for kind in KINDS)
+        found += [Layer(*of_layer) for of_layer in zip(*named, strict=True)]
+    return found
+
+
+def up_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """The last map of each stage."""
+    return [tensors[f"{stage}up.weight"] for stage in _stages_in(tensors)]
+
+
+def _stages_in(tensors: Mapping[str, Tensor]) -> list[str]:
+    """What comes before "up.weight" in the names: "" alone, or "stages.0." and so on."""
+    found = (name.removesuffix("up.weight") for name in tensors if name.endswith("up.weight"))
+    return sorted(found, key=lambda stage: (len(stage), stage))
+
+
 class _Stack(nn.Module):
     """One linear map for each layer, in one weight and one bias tensor."""
 
@@ -75,7 +140,7 @@ class AdapterForEach(Attachment):
         super().__init__()
         self.adapter = adapter
         self.own: Tensors = {}  # "down.weight" [B, L, r, D], ...
-        self._layers: dict[str, tuple[Tensor, ...]] = {}
+        self._layers: list[Layer] = []
 
     def begin(self, batch: int) -> None:
         """New copies, without gradients."""
@@ -83,15 +148,16 @@ class AdapterForEach(Attachment):
             name: p.detach().expand(batch, *p.shape).requires_grad_()
             for name, p in self.adapter.named_parameters()
         }
-        self._layers = {name: tensor.unbind(1) for name, tensor in self.own.items()}
+        self._layers = layers_of(self.own, axis=1)
 
     def branch(self, layer: int, h_BND: Tensor) -> Tensor:
-        hidden = F.relu(self._linear("down", layer, h_BND))
-        return self.adapter.scale * self._linear("up", layer, hidden)
+        return self.adapter.scale * each_branch(h_BND, self._layers[layer])
 
-    def _linear(self, name: str, layer: int, x_BNI: Tensor) -> Tensor:
-        weight_BOI, bias_BO = (self._layers[f"{name}.{kind}"][layer] for kind in ("weight", "bias"))
-        return each_linear(x_BNI, weight_BOI, bias_BO)
+
+def each_branch(x_KMD: Tensor, layer: Layer) -> Tensor:
+    """K adapters beside one block, each of its own tokens; not scaled."""
+    hidden_KMr = F.relu(each_linear(x_KMD, layer.down_weight, layer.down_bias))
+    return each_linear(hidden_KMr, layer.up_weight, layer.up_bias)
 
 
 def each_linear(x_KMI: Tensor, weight_KOI: Tensor, bias_KO: Tensor) -> Tensor:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from dafuse.backbones.adapter import Tensors, each_linear
+from dafuse.backbones.adapter import Layer, Tensors, each_branch, layers_of
 from dafuse.backbones.attach import Attachment
 
 
@@ -24,6 +23,7 @@ class AdapterBank(Attachment):
         super().__init__()
         self.scale = scale
         self.stacked: Tensors = {}
+        self._layers: list[Layer] = []
 
     def __len__(self) -> int:
         return len(next(iter(self.stacked.values()), ()))
@@ -61,16 +61,12 @@ class AdapterBank(Attachment):
         return bank
 
     def tokens(self, x_BND: Tensor) -> Tensor:
+        self._layers = layers_of(self.stacked, axis=1)
         return x_BND.repeat(len(self), 1, 1)
 
     def branch(self, layer: int, h_BND: Tensor) -> Tensor:
         tokens_KMD = h_BND.unflatten(0, (len(self), -1)).flatten(1, 2)
-        hidden = F.relu(self._linear("down", layer, tokens_KMD))
-        return self.scale * self._linear("up", layer, hidden).reshape(h_BND.shape)
+        return self.scale * each_branch(tokens_KMD, self._layers[layer]).reshape(h_BND.shape)
 
     def readout(self, x_BND: Tensor) -> Tensor:
         return x_BND[:, 0].unflatten(0, (len(self), -1)).transpose(0, 1)
-
-    def _linear(self, name: str, layer: int, x_KMI: Tensor) -> Tensor:
-        of_layer = (self.stacked[f"{name}.{kind}"][:, layer] for kind in ("weight", "bias"))
-        return each_linear(x_KMI, *of_layer)

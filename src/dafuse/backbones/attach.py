@@ -1,4 +1,4 @@
-"""The places where a module may join the ViT."""
+"""The places where a module may join a network: all of them in a ViT, fewer in others."""
 
 from torch import Tensor, nn
 

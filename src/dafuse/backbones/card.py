@@ -9,18 +9,20 @@ from dafuse.backbones.depths import Part
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 
-FORMAT = 1
+FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
 INPUT = "pixels"
 # for whoever has the file and not dafuse
 PICTURES = {
     "input": "pixels: float32 [N, 3, size, size], RGB, 0 to 255 (the graph applies mean and std)",
-    "resize_and_crop": "the short side to `resize`, then the centre square of `size`",
-    "interpolation": "bicubic, antialiased, as Pillow's",
+    "resize_and_crop": "the short side to `resize`, then the centre square of `size`; with crop "
+    "squash both sides to `resize`",
+    "interpolation": "as `interpolation` says, antialiased, as Pillow's",
 }
 FEATURES = {
     "outputs": "features [N, F] at several depths, each named as in `parts`, which says what they "
-    "are made of: `width` numbers for each block's CLS token, or mean or std of its patches",
+    "are made of, in order: level (a block or a stage, from 0), what (cls, pooled, or mean or std "
+    "of its patches or positions), width (how many numbers)",
 }
 
 
@@ -31,8 +33,8 @@ class BackboneCard:
     tag: str
     sha256: str  # of the file of weights
     preprocessing: Preprocessing
-    width: int  # numbers in a part
-    depth: int  # blocks
+    width: int  # numbers of what stands for the whole image at the last level
+    depth: int  # levels
     parts: dict[str, list[Part]]  # what each output is made of, in order
     made_by: str  # the version of dafuse
 
@@ -48,10 +50,10 @@ def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneC
         )
     content = read_properties(properties, file)
     try:
-        if content["backbone_format"] > FORMAT:
+        if content["backbone_format"] != FORMAT:
             raise DafuseError(
-                f"{file} has format {content['backbone_format']}, this dafuse reads up to "
-                f"{FORMAT}: install a newer dafuse"
+                f"{file} has format {content['backbone_format']}, this dafuse reads {FORMAT}: "
+                "export it again with this dafuse (dafuse backbone export)"
             )
         known = {field.name: content[field.name] for field in fields(BackboneCard)}
         known["preprocessing"] = read_preprocessing(known["preprocessing"])

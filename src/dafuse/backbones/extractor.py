@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dafuse.backbones.backbone import Need
 from dafuse.backbones.card import INPUT, read_backbone_card
-from dafuse.backbones.depths import Depths, Part
-from dafuse.backbones.weights import BACKBONES, COMPACT
+from dafuse.backbones.depths import Depths, Part, width_of
+from dafuse.backbones.registry import BACKBONES, COMPACT
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
@@ -30,32 +31,50 @@ FEATURES = "features"  # the output of `Extractor.graph`
 
 
 class Extractor:
-    """A frozen network in an .onnx file that `backbones.graph` made, on the CPU.
+    """A frozen network in an .onnx file that `backbones.graph` made: a `Backbone`."""
 
-    What belongs to its weights has the names that it has in `ViT`.
-    """
+    offers: frozenset[Need] = frozenset({"features"})
 
-    def __init__(self, file: str | Path, threads: int | None = None) -> None:
-        """Open a file; use so many threads, or one for each processor that the process may use."""
+    def __init__(self, file: str | Path, threads: int | None = None, device: str = "auto") -> None:
+        """Open a file.
+
+        Args:
+            file: what `dafuse backbone export` wrote
+            threads: how many; default: one for each processor that the process may use
+            device: cpu, cuda or mps (onnxruntime's provider for it); auto: cuda if it is there
+        """
         path = self._file = Path(file).expanduser()
         self.threads = threads or available_processors()
-        self._session = open_session(path, self.threads)
+        self._session = open_session(path, self.threads, device)
         self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
         self.tag, self.sha256 = self._card.tag, self._card.sha256
         self.preprocessing = self._card.preprocessing
         self.width, self.depth = self._card.width, self._card.depth
 
     @classmethod
-    def embedded(cls, threads: int | None = None) -> "Extractor":
-        """The network inside the package."""
-        path = embedded_graph()
+    def embedded(
+        cls, tag: str = COMPACT, threads: int | None = None, device: str = "auto"
+    ) -> "Extractor":
+        """A network inside the package."""
+        path = embedded_graph(tag)
         weights = path.with_suffix(".safetensors")
         for needed in (path, weights):
             if not needed.is_file():
                 raise DafuseError(f"{needed} is missing: install dafuse again")
-        if hashlib.sha256(weights.read_bytes()).hexdigest() not in BACKBONES[COMPACT].sha256:
+        if hashlib.sha256(weights.read_bytes()).hexdigest() not in BACKBONES[tag].sha256:
             raise DafuseError(f"{weights} is damaged: install dafuse again")
-        return cls(path, threads)
+        return cls(path, threads, device)
+
+    @property
+    def file(self) -> Path | None:
+        """Path of the file; None for a network inside the package."""
+        known = BACKBONES.get(self.tag)
+        return None if known and known.packaged and self.sha256 in known.sha256 else self._file
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """No places for adapters."""
+        return []
 
     @property
     def pixels(self) -> int:
@@ -71,7 +90,7 @@ class Extractor:
 
     def width_at(self, depths: Depths) -> int:
         """How many numbers the features of these depths have."""
-        return self.width * len(self.parts(depths))
+        return width_of(self.parts(depths))
 
     def features(
         self,
@@ -122,32 +141,66 @@ class Extractor:
         return _read_whole(self._file, depths, FEATURES)
 
 
-def embedded_graph() -> Path:
-    """Where the embedded network's graph lies: beside its weights."""
-    return Path(__file__).with_name(BACKBONES[COMPACT].packaged).with_suffix(".onnx")
+def embedded_graph(tag: str = COMPACT) -> Path:
+    """Where the graph of a network inside the package lies: beside its weights."""
+    return Path(__file__).with_name(BACKBONES[tag].packaged).with_suffix(".onnx")
 
 
-def open_session(path: Path, threads: int) -> "InferenceSession":
-    """The file opened by onnxruntime on the CPU, or one line that says why it cannot be."""
+# each device's provider of onnxruntime, and the package that has it
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider", "onnxruntime"),
+    "cuda": ("CUDAExecutionProvider", "onnxruntime-gpu"),
+    "mps": ("CoreMLExecutionProvider", ""),
+}
+
+
+def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSession":
+    """The file opened by onnxruntime on this device, or one line that says why it cannot be."""
     try:
-        from onnxruntime import InferenceSession, SessionOptions
+        from onnxruntime import InferenceSession, SessionOptions, get_available_providers
     except ImportError:
         raise DafuseError(
             "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
         ) from None
     if not path.is_file():
         raise DafuseError(f"there is no file {path}")
+    if not os.access(path, os.R_OK):
+        raise DafuseError(f"{path} cannot be read: permission denied")
+    require_device(device)
+    there = get_available_providers()
+    if device == "auto":
+        device = "cuda" if PROVIDERS["cuda"][0] in there else "cpu"
+    provider, package = PROVIDERS[device]
+    if provider not in there:
+        how = f"pip install {package}" if package else "it needs a Mac"
+        raise DafuseError(f"onnxruntime has no {device} here: {how}, or leave out --device")
     options = SessionOptions()
     options.log_severity_level = 4  # what is wrong is raised, which is enough
     # a number, as threads that onnxruntime counts itself are tied to a processor each, busy or not
     options.intra_op_num_threads = threads
     # threads that wait in a loop slow down all else, and crawl beside what is busy
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    wanted = list(dict.fromkeys([provider, PROVIDERS["cpu"][0]]))
     try:
-        return InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return InferenceSession(path, options, providers=wanted)
     except Exception as error:  # onnxruntime has a class of error for each way to fail
         reason = " ".join(str(error).split())[:200]
         raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+
+
+def require_device(device: str) -> None:
+    """Refuse a name that is no device's."""
+    if device not in ("auto", *PROVIDERS):
+        raise DafuseError(f"the device must be auto, {', '.join(PROVIDERS)}, not {device!r}")
+
+
+def available_on(device: str) -> bool:
+    """Whether onnxruntime can compute there; where it is not installed, opening a file says so."""
+    try:
+        from onnxruntime import get_available_providers
+    except ImportError:
+        return device in ("auto", "cpu")
+    return device == "auto" or PROVIDERS[device][0] in get_available_providers()
 
 
 def available_processors() -> int:

@@ -15,6 +15,7 @@ That leaves a block as many products as it had without an adapter.
 """
 
 from copy import deepcopy
+from typing import TypeGuard
 
 import torch
 from timm.layers.layer_scale import LayerScale
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dafuse.backbones.adapter import Adapter, Tensors
+from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 
 FEW_TOKENS = 2048  # ten images of 224 pixels: launching takes longer than computing
@@ -48,14 +50,18 @@ def fold(vit: ViT, adapter: Adapter, in_two_products: bool = False) -> ViT:
     return folded.requires_grad_(False)
 
 
-def foldable(vit: ViT) -> bool:
+def foldable(network: Network) -> TypeGuard[ViT]:
     """Whether adapters can be folded in two products, and the network stays as it is."""
-    frozen = not any(parameter.requires_grad for parameter in vit.parameters())
-    return frozen and all(
-        _plain(block.mlp)
-        and isinstance(block.norm2, nn.LayerNorm)
-        and isinstance(block.ls2, nn.Identity | LayerScale)
-        for block in vit.timm.blocks
+    frozen = not any(parameter.requires_grad for parameter in network.parameters())
+    return (
+        frozen
+        and isinstance(network, ViT)
+        and all(
+            _plain(block.mlp)
+            and isinstance(block.norm2, nn.LayerNorm)
+            and isinstance(block.ls2, nn.Identity | LayerScale)
+            for block in network.timm.blocks
+        )
     )
 
 

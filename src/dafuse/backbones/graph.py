@@ -1,11 +1,11 @@
 """A frozen network as an ONNX graph that `backbones.extractor` runs without torch.
 
-python -m dafuse.backbones.graph   # writes the embedded network's graph again, beside its weights
+python -m dafuse.backbones.graph   # writes the graphs of the embedded networks again
 
 The graph takes pixels and has an output for each kind of depths. Its weights are inside the file,
-or it points at the bytes of a safetensors file in the same folder: of the embedded network, the
+or it points at the bytes of a safetensors file in the same folder: of an embedded network, the
 package has one copy for torch and onnxruntime. Casts from float16 and transposes are folded when
-onnxruntime opens the file. Needs torch, onnx and onnxscript: the extra `onnx`.
+onnxruntime opens the file. Needs the extra `torch`.
 """
 
 import json
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from dafuse import __version__
 from dafuse.backbones.card import INPUT, BackboneCard
-from dafuse.backbones.depths import DEPTHS, parts_of
+from dafuse.backbones.depths import DEPTHS
 from dafuse.backbones.extractor import embedded_graph
 from dafuse.backbones.load import load_backbone
-from dafuse.backbones.vit import ViT
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.network import Network
+from dafuse.backbones.registry import COMPACT, COMPACT_V1
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 
@@ -40,40 +40,38 @@ SMALL = 4096  # bytes of a constant that need not come from the file of weights
 class AllDepths(nn.Module):
     """Float pixels, 0 to 255, to the features of each kind of depths, in one pass."""
 
-    def __init__(self, vit: ViT) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
-        self.vit = vit
-        looks = vit.preprocessing
+        self.network = network
+        looks = network.preprocessing
         self.mean = nn.Buffer(255 * torch.tensor(looks.mean)[:, None, None])
         self.std = nn.Buffer(255 * torch.tensor(looks.std)[:, None, None])
 
     def forward(self, pixels_B3SS: Tensor) -> dict[str, Tensor]:
-        after_blocks: list[Tensor] = []
         images_B3SS = (pixels_B3SS - self.mean) / self.std
-        last_BND = self.vit.encode(images_B3SS, after_blocks=after_blocks)
-        return {depths: self.vit.read(after_blocks, last_BND, depths) for depths in DEPTHS}
+        return self.network.at_depths(images_B3SS, None, DEPTHS)
 
 
-def graph(vit: ViT, beside: Path | None = None) -> bytes:
+def graph(network: Network, beside: Path | None = None) -> bytes:
     """The content of an .onnx file.
 
     Args:
-        vit: on the CPU
+        network: on the CPU
         beside: its safetensors file of float16 weights, which the graph is to point into
     """
     import onnx
 
     card = BackboneCard(
-        tag=vit.tag,
-        sha256=vit.sha256,
-        preprocessing=vit.preprocessing,
-        width=vit.width,
-        depth=vit.depth,
-        parts={depths: parts_of(depths, vit.depth) for depths in DEPTHS},
+        tag=network.tag,
+        sha256=network.sha256,
+        preprocessing=network.preprocessing,
+        width=network.width,
+        depth=network.depth,
+        parts={depths: network.parts(depths) for depths in DEPTHS},
         made_by=__version__,
     )
     with quiet(), torch.no_grad():
-        proto = traced(AllDepths(vit).eval(), vit.preprocessing.size, DEPTHS)
+        proto = traced(AllDepths(network).eval(), network.preprocessing.size, DEPTHS)
     if beside is not None:
         _point_into(proto.graph, beside)
     onnx.helper.set_model_props(proto, card.properties())
@@ -81,9 +79,10 @@ def graph(vit: ViT, beside: Path | None = None) -> bytes:
 
 
 def write_embedded() -> None:
-    """Write the graph that the package has."""
-    file = embedded_graph()
-    write_atomically(file, graph(load_backbone(COMPACT), file.with_suffix(".safetensors")))
+    """Write the graphs that the package has."""
+    for tag in (COMPACT, COMPACT_V1):
+        file = embedded_graph(tag)
+        write_atomically(file, graph(load_backbone(tag), file.with_suffix(".safetensors")))
 
 
 def example(size: int) -> tuple[tuple[Tensor], tuple[dict[int, torch.export.Dim]]]:
@@ -104,14 +103,14 @@ def traced(network: nn.Module, size: int, outputs: Sequence[str]) -> "ModelProto
         output_names=list(outputs),
         verbose=False,
     )
-    assert exported is not None  # it is only of the old exporter
+    assert exported is not None  # only the old exporter returns None
     return _bare(exported.model_proto)
 
 
 def _bare(proto: "ModelProto") -> "ModelProto":
     """Without what the exporter notes down for itself."""
     graph = proto.graph
-    # shapes between the nodes; of some constants it folded, and the quantiser minds, they are wrong
+    # shapes between the nodes: those of folded constants are wrong, at which the quantiser stops
     del graph.value_info[:]
     # which line of whose source file made each node
     for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):

@@ -1,21 +1,22 @@
-"""From a tag to a frozen ViT with the right weights in it."""
+"""From a tag to a frozen network with the right weights in it."""
 
+import sys
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import timm
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
 
-from dafuse.backbones.vit import ViT, require_plain_vit
-from dafuse.backbones.weights import (
-    BACKBONES,
-    NamedWeights,
-    check_hash,
-    fetch,
-    locate,
-    preprocessing_of,
-)
+from dafuse.backbones.any_timm import AnyTimm
+from dafuse.backbones.network import Network
+from dafuse.backbones.registry import BACKBONES, CHOICES, NamedWeights, tag_named
+from dafuse.backbones.staged import Staged, why_not_staged
+from dafuse.backbones.vit import ViT, why_not_plain
+from dafuse.backbones.weights import check_hash, fetch, locate, preprocessing_of
+from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.progress import Progress
 
@@ -26,52 +27,97 @@ def load_backbone(
     sha256: str | None = None,
     normalize: str = "weights",
     progress: Progress | None = None,
-) -> ViT:
+) -> Network:
     """Build the network, find its weights, check them, and load them."""
-    vit = build_backbone(tag, normalize)
-    path, source = locate(tag, file)
-    if path is None:
-        path = fetch(tag, progress or Progress())
-    digest = check_hash(path, tag, sha256, trusted=source == "hub")
-    _fill(vit.timm, path, tag)
-    vit.sha256, vit.source = digest, source
-    return vit
+    return with_weights(build_backbone(tag, normalize), file, sha256, progress)
 
 
-def build_backbone(tag: str, normalize: str = "weights") -> ViT:
-    """The network of that tag with random weights: all that a measurement of speed needs."""
+def build_backbone(tag: str, normalize: str = "weights") -> Network:
+    """The network of that tag with random weights: what it offers and costs can be told from it."""
     backbone = find_backbone(tag)
     # the full tag, so that timm gives the configuration of these very weights
     name = backbone.architecture if backbone.packaged else backbone.tag
-    model = require_plain_vit(timm.create_model(name, num_classes=0, **backbone.arguments), tag)
+    model = timm.create_model(name, num_classes=0, **backbone.arguments)
     config = {**model.pretrained_cfg, **backbone.preprocessing}
-    return ViT(model, preprocessing_of(config, normalize), tag)
+    looks = preprocessing_of(backbone.tag, config, normalize)
+    return network_of(model, looks, backbone.tag)
 
 
-def find_backbone(tag: str) -> NamedWeights:
-    """One that is registered here, or that timm knows."""
+def network_of(model: nn.Module, preprocessing: Preprocessing, tag: str) -> Network:
+    """What serves this network of timm: with places where modules attach, if it knows them."""
+    if not why_not_plain(model):
+        return ViT(model, preprocessing, tag)
+    kind = AnyTimm if why_not_staged(model) else Staged
+    return kind(model, preprocessing, tag)
+
+
+def with_weights(
+    network: Network,
+    file: str | None = None,
+    sha256: str | None = None,
+    progress: Progress | None = None,
+) -> Network:
+    """The same network, with its weights: from a file, the package, a folder or the hub."""
+    tag = network.tag
+    path, source = locate(tag, file)
+    if path is None:
+        path = fetch(find_backbone(tag), progress or Progress())
+    digest = check_hash(path, tag, sha256, trusted=source == "hub")
+    _fill(network.timm, path, tag)
+    network.sha256, network.source = digest, source
+    return network
+
+
+def find_backbone(name: str) -> NamedWeights:
+    """One that is registered here, by its tag or as a named choice, or that timm knows."""
+    tag = tag_named(name)
     return BACKBONES.get(tag) or _any_timm(tag)
 
 
-def _fill(model: VisionTransformer, path: Path, tag: str) -> None:
-    """Put the file's tensors into the network; timm resizes position embeddings if it must."""
+def _fill(model: nn.Module, path: Path, tag: str) -> None:
+    """Put the file's tensors into the network, all of them but its classifier's."""
     try:
-        tensors = {k: v for k, v in load_file(path).items() if not k.startswith("head")}
-        model.load_state_dict(checkpoint_filter_fn(tensors, model))
+        tensors = _without_classifier(load_file(path), model)
+        # each family of timm has its own way to read files of other sizes and of earlier names
+        family = sys.modules[type(model).__module__]
+        if adapt := getattr(family, "checkpoint_filter_fn", None):
+            tensors = _without_classifier(adapt(tensors, model), model)
+        model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError, LookupError, AssertionError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DafuseError(f"{path} does not hold the weights of {tag}: {reason}") from None
 
 
+def _without_classifier(tensors: dict[str, Tensor], model: Any) -> dict[str, Tensor]:
+    named = model.pretrained_cfg.get("classifier") or ()
+    heads = (named,) if isinstance(named, str) else tuple(named)
+    starts = tuple(f"{head}." for head in heads)
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(starts)}
+
+
 def _any_timm(tag: str) -> NamedWeights:
     """A tag that is not registered here but that timm knows."""
-    architecture, dot, _ = tag.partition(".")
+    architecture, _, which = tag.partition(".")
     tags = timm.list_pretrained(f"{architecture}.*")
-    if dot and tag in tags:
-        return NamedWeights(tag, "", architecture)
-    if tags:
+    if tag in tags:
+        config = timm.get_pretrained_cfg(tag)
+        hub, url = config.hf_hub_id or "", config.url or ""
+        hub = f"{hub}{tag}" if hub.endswith("/") else hub
+        return NamedWeights(tag, "", architecture, repository=hub, url="" if hub else url)
+    if tag.endswith(".safetensors"):
         raise DafuseError(
-            f"{tag} does not name one set of weights; choose one of {', '.join(tags)}"
+            f"{tag} is a file of weights: name its network by --backbone TAG, and pass the file by "
+            "--weights"
         )
-    hint = did_you_mean(tag, [*BACKBONES, *timm.list_pretrained("*vit*")], most=3)
+    if near := get_close_matches(which, [one.partition(".")[2] for one in tags], n=1):
+        raise DafuseError(f"no backbone is called {tag}; did you mean {architecture}.{near[0]}?")
+    if tags:
+        default = timm.get_pretrained_cfg(architecture).tag
+        usual = f"{architecture}.{default}" if default else tags[0]
+        count = "one" if len(tags) == 1 else str(len(tags))
+        raise DafuseError(
+            f"{tag} does not name one set of weights, and timm has {count} of {architecture}: take "
+            f"--backbone {usual}"
+        )
+    hint = did_you_mean(tag, [*CHOICES, *BACKBONES, *timm.list_pretrained()], most=3)
     raise DafuseError(f"no backbone is called {tag}{hint}")

@@ -43,7 +43,7 @@ def split(vit: ViT) -> tuple[ViT, Tail]:
     *others, last = trunk.timm.blocks
     tail = Tail(last, trunk.timm.norm)
     trunk.timm.blocks, trunk.timm.norm = nn.Sequential(*others), nn.Identity()
-    trunk.depth -= 1
+    trunk.levels, trunk.stages = vit.levels[:-1], [(vit.depth - 1, vit.width)]
     return trunk, tail
 
 

@@ -1,7 +1,7 @@
 """The Vision Transformer: timm builds it, our forward walks its blocks once."""
 
-from copy import deepcopy
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from timm.layers.attention import Attention
@@ -11,29 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dafuse.backbones.attach import Attachment
-from dafuse.backbones.depths import Depths, Part, parts_of
+from dafuse.backbones.backbone import Need
+from dafuse.backbones.depths import Depths, levels_of_tokens
+from dafuse.backbones.network import Network, unit_scale
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 
 
-class ViT(nn.Module):
-    """Features of images under whatever is attached. Frozen, but for a copy made to be trained."""
+class ViT(Network):
+    """A plain Vision Transformer, with every place where a module may attach."""
+
+    offers: ClassVar[frozenset[Need]] = frozenset(
+        {"features", "adapters", "prompts", "whole network", "last block"}
+    )
 
     def __init__(self, timm_vit: nn.Module, preprocessing: Preprocessing, tag: str = "") -> None:
-        super().__init__()
-        self.timm = require_plain_vit(timm_vit, tag)
-        self.preprocessing = preprocessing
-        self.tag = tag
-        self.sha256 = self.source = ""  # of the weights it was loaded from, and where they lay
-        self.width: int = self.timm.embed_dim
-        self.depth = len(self.timm.blocks)
+        super().__init__(timm_vit, preprocessing, tag)
+        if why := why_not_plain(timm_vit):
+            name = tag or type(timm_vit).__name__
+            raise DafuseError(f"backbone {name} is not a plain ViT that dafuse can serve: {why}")
+        width, blocks = self.timm.embed_dim, len(self.timm.blocks)
+        self.levels = levels_of_tokens(blocks, width)
+        self.stages = [(blocks, width)]
         self.tokens: int = self.timm.patch_embed.num_patches + self.timm.num_prefix_tokens
-        self.requires_grad_(False)
-        self.eval()
+        self.values_kept = self.tokens * width * blocks
 
-    def train(self, mode: bool = True) -> "ViT":
-        """Always in evaluation mode: a ViT of the field has no layer that trains differently."""
-        return super().train(False)
+    @property
+    def squared_length(self) -> float:
+        return float(self.timm.norm.weight.square().sum())
 
     def forward(
         self,
@@ -43,33 +48,24 @@ class ViT(nn.Module):
     ) -> Tensor:
         """Features [B, D]: the CLS token, what the attachment reads out, or several depths'."""
         if depths != "last":
-            return self.at_depths(images_B3HW, attached, depths)
+            return self.at_depths(images_B3HW, attached, [depths])[depths]
         if attached is None:
             return self.encode(images_B3HW, cls_alone=True)[:, 0]
         x_BND = self.encode(images_B3HW, attached, cls_alone=attached.reads_cls_alone)
         return attached.readout(x_BND)
 
-    def at_depths(self, images_B3HW: Tensor, attached: Attachment | None, depths: Depths) -> Tensor:
-        """Features of several blocks side by side [B, parts x D], as float32."""
+    def at_depths(
+        self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
+    ) -> dict[str, Tensor]:
         after_blocks: list[Tensor] = []
         last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks)
-        return self.read(after_blocks, last_BND, depths)
 
-    def read(self, after_blocks: list[Tensor], last_BND: Tensor, depths: Depths) -> Tensor:
-        """What these depths have [B, parts x D] of what one call of `encode` gave."""
-        parts, prefix = parts_of(depths, self.depth), self.timm.num_prefix_tokens
-        found: list[Tensor] = []
-        for block in sorted({part.block for part in parts}):
-            if block == self.depth - 1:
-                tokens_BND = last_BND.float()
-            else:
-                tokens_BND = F.layer_norm(after_blocks[block].float(), (self.width,))
-            found += _read(tokens_BND, block, parts, prefix)
-        return torch.cat(found, dim=1)
+        def level(block: int) -> tuple[Tensor, Tensor]:
+            inner = block < self.depth - 1
+            tokens_BND = unit_scale(after_blocks[block]) if inner else last_BND.float()
+            return tokens_BND[:, 0], tokens_BND[:, self.timm.num_prefix_tokens :]
 
-    def width_at(self, depths: Depths) -> int:
-        """How many numbers the features of these depths have."""
-        return self.width * len(parts_of(depths, self.depth))
+        return self.read(kinds, level)
 
     def encode(
         self,
@@ -103,36 +99,6 @@ class ViT(nn.Module):
             if after_blocks is not None:
                 after_blocks.append(x_BND)
         return vit.norm(x_BND)
-
-    def trainable_copy(self) -> "ViT":
-        """A copy of its own whose every weight may be trained."""
-        return deepcopy(self).requires_grad_(True)
-
-    def cast_once(self, dtype: torch.dtype) -> "ViT":
-        """A copy that holds its products' weights as autocast would cast them in every pass."""
-        copy = deepcopy(self)
-        for module in copy.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                module.to(dtype)
-        return copy
-
-
-def _read(tokens_BND: Tensor, block: int, parts: list[Part], prefix: int) -> list[Tensor]:
-    """These parts [B, D] of a block's normalised tokens, of which so many come before the patches.
-
-    An empty list where nothing is read of this block.
-    """
-    wanted = [part.what for part in parts if part.block == block]
-    patches_BPD = tokens_BND[:, prefix:]
-    found = []
-    for what in wanted:
-        if what == "cls":
-            found.append(tokens_BND[:, 0])
-        elif what == "mean":
-            found.append(patches_BPD.mean(1))
-        else:
-            found.append(torch.std(patches_BPD, dim=1, correction=0))
-    return found
 
 
 def queries_keys_values(
@@ -179,23 +145,18 @@ def _embed(embed: Any, images_B3HW: Tensor) -> Tensor:
     return embed.norm(F.linear(patches_BNP, embed.proj.weight.flatten(1), embed.proj.bias))
 
 
-def require_plain_vit(model: nn.Module, tag: str) -> VisionTransformer:
-    """Refuse, by name, what this forward would compute wrongly."""
-    name = tag or type(model).__name__
-
-    def refuse(why: str) -> DafuseError:
-        return DafuseError(f"backbone {name} is not a plain ViT that dafuse can serve: {why}")
-
+def why_not_plain(model: Any) -> str:
+    """What this forward would compute wrongly of a network, in words; "" for a plain ViT."""
     if type(model) is not VisionTransformer:
-        raise refuse(f"it is a {type(model).__name__}, not timm's VisionTransformer")
+        return f"it is a {type(model).__name__}, not timm's VisionTransformer"
     if model.cls_token is None:
-        raise refuse("it has no CLS token")
+        return "it has no CLS token"
     if model.global_pool != "token" or isinstance(model.norm, nn.Identity):
-        raise refuse("its feature is pooled over patches, not the normed CLS token")
-    for block in model.blocks:  # type: ignore[union-attr]
+        return "its feature is pooled over patches, not the normed CLS token"
+    for block in model.blocks:
         if type(block) is not Block or type(block.attn) is not Attention:
             kinds = f"{type(block).__name__} with {type(getattr(block, 'attn', None)).__name__}"
-            raise refuse(f"its blocks are {kinds}")
+            return f"its blocks are {kinds}"
         if getattr(block.attn, "gate", None) is not None:
-            raise refuse("its attention is gated")
-    return model
+            return "its attention is gated"
+    return ""

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from dafuse.backbones.load import load_backbone
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
 from dafuse.benchmarks.rounds import Measured, Row, compared

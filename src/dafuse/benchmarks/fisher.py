@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import Goal, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,

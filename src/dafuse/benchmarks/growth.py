@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,

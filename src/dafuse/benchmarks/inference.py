@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.backbones.attach import Attachment
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,

@@ -13,7 +13,7 @@ import torch
 
 from dafuse.backbones.depths import Depths
 from dafuse.backbones.load import load_backbone
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import Goal, Row, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,

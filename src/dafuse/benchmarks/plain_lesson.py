@@ -15,10 +15,11 @@ from onnxruntime import InferenceSession, SessionOptions
 from PIL import Image
 
 from dafuse.backbones.card import INPUT, read_backbone_card
+from dafuse.backbones.extractor import embedded_graph
 
 AT_ONCE = 32
 DEPTHS = "moments"  # what `lift` reads by default
-GRAPH = Path(__file__).parents[1] / "vit" / "dafuse_compact_patch8_64.onnx"
+GRAPH = embedded_graph()
 
 
 def main(folder: str, out: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from dafuse.backbones.adapter import Adapter
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.depths import Depths
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.network import Network
 from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_features, plain_fit
 from dafuse.data.batches import Batch, Loader
 from dafuse.data.dataset import ImageSet
@@ -26,8 +26,10 @@ class PlainTrainer(Trainer):
     What it does not know is the engine's: test batches, and attachments other than an adapter.
     """
 
-    def __init__(self, vit: ViT, loader: Loader, fabric: Fabric, seed: int, feed: Feed) -> None:
-        super().__init__(vit, loader, fabric, seed, compiled=False)
+    def __init__(
+        self, network: Network, loader: Loader, fabric: Fabric, seed: int, feed: Feed
+    ) -> None:
+        super().__init__(network, loader, fabric, seed, compiled=False)
         self.feed = feed
         self._in_training: PlainAdapters | None = None
 
@@ -72,12 +74,12 @@ class PlainTrainer(Trainer):
         self,
         images_B3SS: Tensor,
         attached: Attachment | None,
-        network: ViT | None = None,
+        network: Network | None = None,
         depths: Depths = "last",
     ) -> Tensor:
         if depths != "last":
             return super().encode(images_B3SS, attached, network, depths)
-        vit = (network or self.vit).timm
+        vit = (network or self.network).timm
         if self._in_training is not None:
             return plain_features(vit, images_B3SS, self._in_training.branch)
         if isinstance(attached, Adapter):

@@ -9,8 +9,8 @@ import torch
 from lightning_fabric import Fabric
 
 from dafuse.backbones.load import build_backbone
-from dafuse.backbones.vit import ViT
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.network import Network
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import Measured, Row, alternate
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
@@ -67,7 +67,7 @@ class Setting:
             return alternate(variants, rounds, bar, warm_up)
 
 
-def network(tag: str) -> ViT:
+def network(tag: str) -> Network:
     """Built with random weights: speed does not depend on them, and nothing is downloaded."""
     with torch.random.fork_rng([]):
         torch.manual_seed(derive(SEED, "weights"))
@@ -87,7 +87,7 @@ def random_images(classes: int, per_class: int, side: int = 32) -> Dataset:
 
 
 def world(
-    vit: ViT, dataset: Dataset, increment: int, fabric: Fabric, compiled: bool | None = None
+    vit: Network, dataset: Dataset, increment: int, fabric: Fabric, compiled: bool | None = None
 ) -> tuple[Trainer, Stream]:
     """A trainer, compiled as in a run, and the stream of tasks."""
     loader = Loader(dataset, vit.preprocessing, fabric.device)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.flops import MatmulRate, training_flops
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import Feed, PlainTrainer, pillow_feed

@@ -18,6 +18,7 @@ from dafuse.commands.parsing import Parser
 from dafuse.commands.terminal import wide_console
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_json
+from dafuse.taught.table import before_torch
 
 if TYPE_CHECKING:
     from dafuse.benchmarks.rounds import Row
@@ -33,9 +34,10 @@ BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has 
     "memory": "bytes and accuracy of each kind of class memory",
     "cpu": "one learning step on two threads against the plain loop",
     "lesson": "a lesson by lift against the forward pass, a stream by lift against DAF",
+    "backbones": "milliseconds for an image by each named network, on the CPU",
     "product": "cold: one prediction; a lesson against a plain script; many classes against few",
 }
-OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth")
+OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth", "backbones")
 
 
 def main(arguments: list[str]) -> None:
@@ -52,6 +54,8 @@ def main(arguments: list[str]) -> None:
     if options.backbone and not set(names) & set(OF_ANY_BACKBONE):
         raise DafuseError(f"--backbone is for {', '.join(OF_ANY_BACKBONE)}")
     require_writable(options.out)
+    if names == ["backbones"]:  # as where people teach and predict
+        before_torch()
     from dafuse.benchmarks.setting import Setting
     from dafuse.engine.display import TerminalProgress
 

@@ -51,12 +51,16 @@ def _devices() -> list[tuple[bool, str]]:
 
 
 def _weights() -> list[tuple[bool, str]]:
-    from dafuse.backbones.weights import BACKBONES, cached, check_hash, locate
+    from dafuse.backbones.registry import BACKBONES
+    from dafuse.backbones.weights import cached, check_hash, exported, locate
 
     lines = []
     for tag, backbone in BACKBONES.items():
+        if network := exported(tag):
+            lines.append((True, f"weights {tag}: {network}, exported"))
+            continue
         path, source = locate(tag)
-        path = path or (cached(tag) if find_spec("huggingface_hub") else None)
+        path = path or (cached(backbone) if find_spec("huggingface_hub") else None)
         if path is None:
             what_to_do = (
                 f"not here: fetched from the hub at first use; offline, put {tag}.safetensors "

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dafuse.commands.network import WEIGHTS
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.wording import counted
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> None:
         action="store_true",
         help="weights of one byte instead of four (.onnx): smaller, faster, a little less exact",
     )
-    parser.add_argument("--weights", help="a local .safetensors file with the backbone's weights")
+    parser.add_argument("--weights", help=WEIGHTS)
     options = parser.parse_args(arguments)
     file = Path(options.file).expanduser()
     ModelFolder(options.model).require()

@@ -3,8 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from dafuse.backbones.weights import COMPACT
-from dafuse.commands.network import add_network_options, open_or_create
+from dafuse.backbones.registry import next_better
+from dafuse.commands.network import BACKBONE, add_network_options, open_or_create
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.taught.table import DEFAULT, LIGHT, METHODS
 
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("model", help="the model's folder; made if it is not there")
     parser.add_argument("source", help=SOURCE)
-    parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
+    parser.add_argument("--backbone", help=f"of a new model: {BACKBONE}")
     parser.add_argument(
         "--method",
         metavar="NAME",
@@ -49,6 +49,12 @@ def main(arguments: list[str]) -> None:
         action="store_true",
         help="also learn images that were taught before, and keep no hashes of this lesson's "
         "images to recognise them by",
+    )
+    parser.add_argument(
+        "--weights-sha256",
+        "--weights_sha256",
+        help="of a new model: the SHA-256 of its weights; lets in a file that is not known to hold "
+        "them",
     )
     parser.add_argument("--seed", type=int, help="of a new model: everything random (1993)")
     training = parser.add_argument_group("for a method that trains")
@@ -91,9 +97,12 @@ def main(arguments: list[str]) -> None:
 
 
 def _introduced(model: str, version: "Version") -> str:
-    """Which network a new model looks at images with."""
+    """Which network a new model looks at images with, and what would be better."""
     network = version.backbone
-    return (
+    line = (
         f"{model} is a new model: method {version.method}, network {network.tag}, which looks at "
         f"images of {network.size} x {network.size} pixels"
     )
+    if better := next_better(network.tag):
+        line += f"; the next better one is --backbone {better} (dafuse list backbones)"
+    return line

@@ -64,13 +64,29 @@ def data() -> Table:
 
 
 def backbones() -> Table:
-    from dafuse.backbones.weights import BACKBONES, locate
+    from dafuse.backbones.registry import BACKBONES, CHOICES
+    from dafuse.backbones.weights import exported, locate
 
-    rows = []
+    choices, rows = {tag: f"--backbone {name}: " for name, tag in CHOICES.items()}, []
     for tag, backbone in BACKBONES.items():
         path, source = locate(tag)
-        rows.append((tag, backbone.summary, source if path is None else str(path)))
-    return _table(("tag", "what it is", "weights"), rows)
+        path = exported(tag) or path
+        assert backbone.cost is not None  # as all that are named here
+        pixels, parameters, download, milliseconds = backbone.cost
+        takes = (
+            f"{choices.get(tag, '')}{pixels} px, {parameters:.1f} million parameters, "
+            f"{milliseconds:.0f} ms an image, "
+            + (f"download {download} MB" if download else "no download")
+        )
+        where = f"weights: {'on the ' + source if path is None else path}"
+        rows.append((tag, f"{takes}\n{backbone.summary}\n{where}\n"))
+    table = _table(("tag", "what it is and takes"), rows)
+    table.caption = (
+        "ms by onnxruntime on 2 cores (dafuse bench backbones). Any other tag of timm works, too; "
+        "which methods go with it: docs/backbones.md"
+    )
+    table.caption_justify = "left"
+    return table
 
 
 def recipes() -> Table:

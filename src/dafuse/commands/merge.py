@@ -1,5 +1,6 @@
 """`dafuse merge MODEL MODEL... --out NEW`: one model that knows what all were taught."""
 
+from dafuse.commands.network import WEIGHTS
 from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
@@ -14,7 +15,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("models", nargs="+", metavar="model", help="folders of models")
     parser.add_argument("--out", required=True, help="the new model's folder")
-    parser.add_argument("--weights", help="a local .safetensors file with the backbone's weights")
+    parser.add_argument("--weights", help=WEIGHTS)
     options = parser.parse_args(arguments)
     for model in options.models:
         ModelFolder(model).require()

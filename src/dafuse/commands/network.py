@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dafuse.backbones.registry import tag_named
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
@@ -12,19 +13,26 @@ if TYPE_CHECKING:
     from dafuse.product.predictor import ExportedModel
 
 
+BACKBONE = (
+    "embedded (the default: inside the package), small, base or large (dafuse list backbones); an "
+    "exact tag of timm; or an .onnx file of dafuse backbone export, which needs no torch"
+)
+WEIGHTS = "a local file with the backbone's weights: .safetensors, or .onnx of an exported backbone"
+
+
 def add_network_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", help="a local .safetensors file with the backbone's weights")
+    parser.add_argument("--weights", help=WEIGHTS)
     parser.add_argument(
         "--device",
         default="auto",
         choices=("auto", "cpu", "cuda", "mps"),
-        help="where it runs; auto takes a GPU if there is one and torch is needed",
+        help="where it runs; auto takes a GPU if there is one that can be used",
     )
     parser.add_argument("--threads", type=int, help="how many (default: one for each processor)")
 
 
 def is_exported(model: str) -> bool:
-    """Whether this names an .onnx file of `dafuse export`, and not a model's folder."""
+    """Whether this names an exported .onnx file, and not a model's folder."""
     return model.lower().endswith(".onnx") and not Path(model).is_dir()
 
 
@@ -59,9 +67,17 @@ def open_or_create(options: argparse.Namespace) -> "Classifier":
     given = {name: getattr(options, name, None) for name in ("backbone", "seed", "method")}
     if not ModelFolder(options.model).exists():
         chosen = {name: value for name, value in given.items() if value is not None}
+        network["weights_sha256"] = getattr(options, "weights_sha256", None)
         # checked here, so that no setting is taken for another argument of `create`
         find_taught(given["method"] or DEFAULT, settings).defaults(settings)
         return Classifier.create(options.model, **network, **chosen, **settings)
+    if asked := given["backbone"]:
+        if is_exported(asked):  # where the file of its network is now; opening it checks which
+            if network["weights"]:
+                raise DafuseError(f"{asked} has its weights inside: leave out --weights")
+            network["weights"], given["backbone"] = asked, None
+        else:
+            given["backbone"] = tag_named(asked)
     classifier = Classifier.open(options.model, **network)
     version = classifier.version
     made_with = {

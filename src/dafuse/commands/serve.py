@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from dafuse.backbones.weights import COMPACT
 from dafuse.commands.network import (
+    BACKBONE,
     add_network_options,
     is_exported,
     open_model,
@@ -90,7 +90,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="needed to teach and, from other machines, for everything; better given as "
         "$DAFUSE_TOKEN, which other users cannot see (default: one is made and printed)",
     )
-    parser.add_argument("--backbone", help=f"of a new model: exact timm tag (default: {COMPACT})")
+    parser.add_argument("--backbone", help=f"of a new model: {BACKBONE}")
     parser.add_argument(
         "--method",
         metavar="NAME",

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dafuse.data.dataset import Dataset, ImageSet, Items
 from dafuse.data.images import decode_all, read_image
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.preprocessing import Interpolation, Preprocessing
 from dafuse.data.store import PixelStore
 from dafuse.data.transforms import centre_crops, crop_and_resize, random_crops
 from dafuse.errors import DafuseError
@@ -76,14 +76,14 @@ class Loader:
         labels = torch.from_numpy(images.labels)[shuffle]
         sizes = self._sources[id(images.items)].sizes_N2[index]
         boxes, flips = random_crops(sizes, self.dataset.augmentation, generator)
-        return self._batches(images.items, index, labels, boxes, flips, batch_size, cubic=False)
+        return self._batches(images.items, index, labels, boxes, flips, batch_size, training=True)
 
     def test_batches(self, images: ImageSet, batch_size: int) -> Iterator[Batch]:
         """In order, under the test transform."""
         index, labels = torch.from_numpy(images.index), torch.from_numpy(images.labels)
         sizes = self._sources[id(images.items)].sizes_N2[index]
         boxes, flips = centre_crops(sizes, self.preprocessing)
-        return self._batches(images.items, index, labels, boxes, flips, batch_size, cubic=True)
+        return self._batches(images.items, index, labels, boxes, flips, batch_size, training=False)
 
     def _batches(
         self,
@@ -93,12 +93,13 @@ class Loader:
         boxes: Tensor,
         flips: Tensor,
         batch_size: int,
-        cubic: bool,
+        training: bool,
     ) -> Iterator[Batch]:
+        kernel: Interpolation = "bilinear" if training else self.preprocessing.interpolation
         labels = labels.to(self.device)
         store = self._sources[id(items)].store
         if store is None:
-            crops = _Crops(items, index, boxes, flips, self.preprocessing.size, cubic)
+            crops = _Crops(items, index, boxes, flips, self.preprocessing.size, kernel, training)
             # its own generator, as torch's global one is lent to dropout
             own = torch.Generator()
             stream: DataLoader[Tensor] = DataLoader(
@@ -116,7 +117,7 @@ class Loader:
             end = min(start + together, len(index))
             parts = [slice(i, min(i + chunk, end)) for i in range(start, end, chunk)]
             cuts = [
-                crop_and_resize(*store.pick(index[p]), boxes[p], flips[p], size, cubic)
+                crop_and_resize(*store.pick(index[p]), boxes[p], flips[p], size, kernel, training)
                 for p in parts
             ]
             images = self._normalise(torch.cat(cuts))
@@ -154,10 +155,17 @@ class _Crops(TorchDataset[Tensor]):
     """The streaming path: each image is read, cropped and resized by Pillow in a worker."""
 
     def __init__(
-        self, items: Items, index: Tensor, boxes: Tensor, flips: Tensor, size: int, cubic: bool
+        self,
+        items: Items,
+        index: Tensor,
+        boxes: Tensor,
+        flips: Tensor,
+        size: int,
+        kernel: Interpolation,
+        confined: bool,
     ) -> None:
         self.items, self.index, self.boxes, self.flips = items, index, boxes, flips
-        self.size, self.cubic = size, cubic
+        self.size, self.kernel, self.confined = size, kernel, confined
 
     def __len__(self) -> int:
         return len(self.index)
@@ -167,12 +175,11 @@ class _Crops(TorchDataset[Tensor]):
         image = Image.fromarray(item if isinstance(item, np.ndarray) else read_image(item))
         top, left, height, width = self.boxes[row].tolist()
         box = left, top, left + width, top + height
-        square = (self.size, self.size)
-        if self.cubic:
-            image = image.resize(square, Image.Resampling.BICUBIC, box=box)
+        square, kernel = (self.size, self.size), Image.Resampling[self.kernel.upper()]
+        if self.confined:
+            image = image.crop(tuple(round(edge) for edge in box)).resize(square, kernel)
         else:
-            image = image.crop(tuple(round(edge) for edge in box))
-            image = image.resize(square, Image.Resampling.BILINEAR)
+            image = image.resize(square, kernel, box=box)
         if self.flips[row]:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)

@@ -15,6 +15,7 @@ from dafuse.errors import DafuseError
 Picture = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 Pictures = Picture | Iterable[Picture]
 Found = TypeVar("Found")
+GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: a picture of each, from plain to busy
 AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 
 
@@ -88,3 +89,11 @@ def require_read(
             raise DafuseError(f"{what} cannot be read: {one}")
         read.append(one)
     return read
+
+
+def made_up(size: int) -> np.ndarray:
+    """Float pixels [N, 3, S, S], 0 to 255: grids of random colours, the same ones every time."""
+    rng = np.random.default_rng(0)
+    which = [np.arange(size) * grid // size for grid in GRIDS]
+    grids = [rng.random((3, grid, grid), dtype=np.float32) for grid in GRIDS]
+    return np.stack([255 * one[:, at][:, :, at] for one, at in zip(grids, which, strict=True)])

@@ -2,8 +2,9 @@
 
 Resizing with a filter is linear and separable, so a crop-and-resize of an image is two matrix
 products, ``rows [S, H] @ image [H, W] @ columns [W, S]``, and a batch of them is two batched
-products. The filters (triangle for training, cubic for testing) widen when they shrink, exactly as
-Pillow's do: what comes out is what Pillow gives, up to its rounding to whole grey values.
+products. The filters (triangle for training, that of the weights for testing, mostly cubic) widen
+when they shrink, exactly as Pillow's do: what comes out is what Pillow gives, up to its rounding to
+whole grey values.
 """
 
 import math
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dafuse.data.dataset import Augmentation
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.preprocessing import Interpolation, Preprocessing
 
 
 def random_crops(
@@ -59,16 +60,23 @@ def centre_crops(sizes_N2: Tensor, preprocessing: Preprocessing) -> tuple[Tensor
 
 
 def crop_and_resize(
-    pixels_B3HW: Tensor, sizes_B2: Tensor, boxes_B4: Tensor, flips_B: Tensor, size: int, cubic: bool
+    pixels_B3HW: Tensor,
+    sizes_B2: Tensor,
+    boxes_B4: Tensor,
+    flips_B: Tensor,
+    size: int,
+    kernel: Interpolation,
+    confined: bool,
 ) -> Tensor:
     """Float images [B, 3, size, size] in 0..255, each cut from its box and resized, then flipped.
 
-    ``pixels`` may be padded at the bottom and the right; ``sizes`` says how much is image.
+    ``pixels`` may be padded at the bottom and the right; ``sizes`` says how much is image. A filter
+    that is confined sees nothing outside the box (training); else it sees the whole image.
     """
     top, left, h, w = boxes_B4.unbind(1)
     height, width = sizes_B2.unbind(1)
-    rows_BSH = _resize_matrix(top, h, height, pixels_B3HW.shape[2], size, cubic)
-    cols_BSW = _resize_matrix(left, w, width, pixels_B3HW.shape[3], size, cubic)
+    rows_BSH = _resize_matrix(top, h, height, pixels_B3HW.shape[2], size, kernel, confined)
+    cols_BSW = _resize_matrix(left, w, width, pixels_B3HW.shape[3], size, kernel, confined)
     cols_BSW = torch.where(flips_B[:, None, None], cols_BSW.flip(1), cols_BSW)
     narrow = pixels_B3HW.to(rows_BSH.dtype) @ cols_BSW[:, None].transpose(2, 3)
     images = rows_BSH[:, None] @ narrow.clamp_(0, 255)  # Pillow, too, clips between its passes
@@ -76,7 +84,13 @@ def crop_and_resize(
 
 
 def _resize_matrix(
-    start_B: Tensor, length_B: Tensor, limit_B: Tensor, extent: int, size: int, cubic: bool
+    start_B: Tensor,
+    length_B: Tensor,
+    limit_B: Tensor,
+    extent: int,
+    size: int,
+    kernel: Interpolation,
+    confined: bool,
 ) -> Tensor:
     """[B, size, extent]: each row holds the filter's weights of one output pixel, summing to 1."""
     step = (length_B / size)[:, None, None]  # input pixels per output pixel
@@ -85,10 +99,9 @@ def _resize_matrix(
     centre = start_B[:, None, None] + out[None, :, None] * step
     pixel = torch.arange(extent, device=start_B.device, dtype=start_B.dtype)[None, None]
     distance = ((pixel + 0.5 - centre) / reach).abs()
-    weight = _cubic(distance) if cubic else (1 - distance).clamp(min=0)
-    # the filter sees the crop's whole image at test time, and only the crop in training
-    low = torch.zeros_like(start_B) if cubic else start_B
-    high = limit_B.to(start_B.dtype) if cubic else start_B + length_B
+    weight = _cubic(distance) if kernel == "bicubic" else (1 - distance).clamp(min=0)
+    low = start_B if confined else torch.zeros_like(start_B)
+    high = start_B + length_B if confined else limit_B.to(start_B.dtype)
     inside = (pixel >= low[:, None, None]) & (pixel < high[:, None, None])
     weight = weight * inside
     return weight / weight.sum(2, keepdim=True)

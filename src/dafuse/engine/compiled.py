@@ -12,6 +12,7 @@ from dafuse.backbones.adapter import Adapter
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.depths import Depths
 from dafuse.backbones.folded import fold, foldable
+from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 from dafuse.engine.recorded import AS_THEY_ARE, Recorded
 
@@ -21,12 +22,12 @@ TOLERANCE = 0.05  # of features against those of plain code; bf16 alone makes on
 
 
 @lru_cache(maxsize=8)  # runs that share a network share its code
-def compiled(network: ViT) -> Callable[..., Tensor]:
+def compiled(network: Network) -> Callable[..., Tensor]:
     return torch.compile(network, dynamic=False)
 
 
 @lru_cache(maxsize=4)
-def compiled_tightly(folded: ViT) -> Callable[..., Tensor]:
+def compiled_tightly(folded: Network) -> Callable[..., Tensor]:
     """Rows of hidden units, of odd length with an adapter's beside them, are not padded.
 
     Products take them as they are; padded ones would be copied first.
@@ -55,7 +56,7 @@ class CompiledForward:
 
     def __call__(
         self,
-        network: ViT,
+        network: Network,
         images_B3SS: Tensor,
         attached: Attachment | None,
         depths: Depths = "last",
@@ -74,13 +75,14 @@ class CompiledForward:
         return features[:count]
 
     def _pass(
-        self, network: ViT, attached: Attachment | None, images_B3SS: Tensor, depths: Depths
+        self, network: Network, attached: Attachment | None, images_B3SS: Tensor, depths: Depths
     ) -> "Pass":
         """That of the network and the batch's shape; all adapters of one shape share theirs."""
         on_gpu, adapts = images_B3SS.is_cuda, False
         kind: Hashable = id(attached)
         if on_gpu and isinstance(attached, Adapter) and not attached.training:
-            adapts, kind = True, (attached.down.weight.shape, attached.scale)
+            shapes = tuple(p.shape for p in attached.parameters())
+            adapts, kind = True, (shapes, attached.scale)
         key = id(network), kind, images_B3SS.shape, depths
         if key not in self._passes:
             folds = adapts and foldable(network)
@@ -94,7 +96,7 @@ class CompiledForward:
     def _checked(
         self,
         features: Tensor,
-        network: ViT,
+        network: Network,
         images_B3SS: Tensor,
         attached: Attachment | None,
         depths: Depths,
@@ -120,7 +122,7 @@ class Pass:
 
     def __init__(
         self,
-        network: ViT,
+        network: Network,
         folds: bool,
         records: bool,
         say: Callable[[str], None],
@@ -129,7 +131,7 @@ class Pass:
         self.network, self.depths = network, depths
         self.attached: Attachment | None = None
         self.calls = 0  # under the adapter as it is now
-        self._folded: ViT | None = None
+        self._folded: Network | None = None
         self._folds = folds
         self._values: list[tuple[int, int]] = []  # of the adapter that was folded: where and which
         self._run: Callable[[Tensor], Tensor] = self._compute
@@ -137,18 +139,18 @@ class Pass:
             self._run = Recorded(self._compute, "this forward pass", say)
 
     def __call__(self, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
-        if self._folds and isinstance(attached, Adapter):
-            self._fold(attached)
+        if self._folds and isinstance(attached, Adapter) and isinstance(self.network, ViT):
+            self._fold(self.network, attached)
         self.attached = attached
         self.calls += 1
         return self._run(images_B3SS)
 
-    def _fold(self, adapter: Adapter) -> None:
+    def _fold(self, network: ViT, adapter: Adapter) -> None:
         """Into memory that stays where it is, so that recordings hold for every adapter."""
         values = [(p.data_ptr(), p._version) for p in adapter.parameters()]
         if self.attached is adapter and self._values == values:
             return
-        folded = fold(self.network, adapter, in_two_products=True)
+        folded = fold(network, adapter, in_two_products=True)
         if self._folded is None:
             self._folded = folded
         else:

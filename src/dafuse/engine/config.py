@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 
 # what does not change a result, so that a run may go on with another value
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
@@ -30,7 +30,7 @@ class RunConfig:
     Args:
         method: the method's name and its options
         data: the data set's name and its options
-        backbone: exact timm tag of the frozen ViT
+        backbone: the frozen network: embedded, small, base, large, or an exact timm tag
         weights: a local .safetensors file with the backbone's weights
         weights_sha256: what that file's SHA-256 must be
         normalize: normalisation of the pixels: that of the weights, or another

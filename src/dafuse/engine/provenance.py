@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import dafuse
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.network import Network
 from dafuse.data.batches import Loader
 from dafuse.engine.devices import describe
 
@@ -37,7 +37,7 @@ def _program() -> str:
     return "dafuse" if name == "__main__.py" else name
 
 
-def provenance(vit: ViT, loader: Loader, device: torch.device) -> dict[str, Any]:
+def provenance(network: Network, loader: Loader, device: torch.device) -> dict[str, Any]:
     dataset = loader.dataset
     return {
         "format": 1,
@@ -45,7 +45,7 @@ def provenance(vit: ViT, loader: Loader, device: torch.device) -> dict[str, Any]
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": describe(device),
-        "weights": {"tag": vit.tag, "sha256": vit.sha256, "source": vit.source},
+        "weights": {"tag": network.tag, "sha256": network.sha256, "source": network.source},
         "data_fingerprint": dataset.fingerprint(),
         "images": {"train": len(dataset.train), "test": len(dataset.test)},
         "reading": "streamed" if loader.streams else "decoded once",

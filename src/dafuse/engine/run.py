@@ -6,8 +6,10 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from dafuse.backbones.load import load_backbone
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.backbone import in_words, require_offered
+from dafuse.backbones.load import build_backbone, with_weights
+from dafuse.backbones.network import Network
+from dafuse.backbones.registry import tag_named
 from dafuse.data import registry as sources
 from dafuse.data.batches import Loader
 from dafuse.data.registry import open_dataset
@@ -34,7 +36,7 @@ class Bench:
     """What several runs can share: the device, the network, the decoded data."""
 
     fabric: Fabric
-    vit: ViT
+    network: Network
     loader: Loader
 
 
@@ -42,16 +44,23 @@ def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
     """Open everything a run needs; whatever is wrong with the input is said here."""
     progress = progress or Progress()
     _check_numbers(config)
+    network = build_backbone(config.backbone, config.normalize)
+    require_suitable(config, network)  # before its weights are fetched and images are read
     name, options = _split_name(config.data)
     dataset = open_dataset(name, **options)
-    vit = load_backbone(
-        config.backbone, config.weights, config.weights_sha256, config.normalize, progress
-    )
+    with_weights(network, config.weights, config.weights_sha256, progress)
     fabric = launch(config.device, config.precision, config.deterministic)
     memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
     make_stream(config, dataset)  # its errors come before the decoding
-    loader = Loader(dataset, vit.preprocessing, fabric.device, progress, memory, config.workers)
-    return Bench(fabric, vit, loader)
+    loader = Loader(dataset, network.preprocessing, fabric.device, progress, memory, config.workers)
+    return Bench(fabric, network, loader)
+
+
+def require_suitable(config: RunConfig, network: Network) -> None:
+    """Refuse a method and a network that cannot work together."""
+    name, options = _split_name(config.method)
+    need = find_method(name).needs_of(options)
+    require_offered(in_words(name, options), need, network.tag, network.offers)
 
 
 def resolved(config: RunConfig) -> RunConfig:
@@ -60,7 +69,15 @@ def resolved(config: RunConfig) -> RunConfig:
     name, options = _split_name(config.method)
     method = {"name": name, **methods.with_defaults(name, options)}
     name, options = _split_name(config.data)
-    return replace(config, method=method, data=sources.with_defaults(name, options))
+    if config.backbone.lower().endswith(".onnx"):
+        raise DafuseError(
+            f"a run needs the tag of a network of timm, and {config.backbone} is an exported one, "
+            "which is for dafuse learn"
+        )
+    backbone = tag_named(config.backbone)
+    return replace(
+        config, method=method, data=sources.with_defaults(name, options), backbone=backbone
+    )
 
 
 def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
@@ -75,8 +92,9 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             return folder.path
         try:
             bench = bench or prepare(config, progress)
+            require_suitable(config, bench.network)  # it may be shared by runs of other methods
             trainer = Trainer(
-                bench.vit, bench.loader, bench.fabric, config.seed, progress, config.compiled
+                bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
             trainer.tape = open_tape(config, folder.path, trainer.device)
             name, options = _split_name(config.method)
@@ -90,7 +108,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
 
         results = _new_results(stream, bench.loader.skipped) if done is None else done.results
         matrix = AccuracyMatrix(results["correct"], results["total"])
-        sources = provenance(bench.vit, bench.loader, trainer.device)
+        sources = provenance(bench.network, bench.loader, trainer.device)
         require_same_inputs(config, sources)
         folder.certify(sources, resumed=done is not None)
         if done is not None:

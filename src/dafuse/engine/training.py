@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.depths import Depths
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.network import Network
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
@@ -42,7 +42,7 @@ class Trainer:
 
     def __init__(
         self,
-        vit: ViT,
+        network: Network,
         loader: Loader,
         fabric: Fabric,
         seed: int,
@@ -50,16 +50,16 @@ class Trainer:
         compiled: bool | None = False,  # None: on a GPU
     ) -> None:
         self.device = fabric.device
-        self.vit = vit.to(self.device)
+        self.network = network.to(self.device)
         with fabric.autocast():
             casts = torch.is_autocast_enabled(self.device.type)
             dtype = torch.get_autocast_dtype(self.device.type)
-        self._frozen = _cast_once(self.vit, dtype) if casts else self.vit
+        self._frozen = _cast_once(self.network, dtype) if casts else self.network
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
         self.inference_batch = 256 if self.device.type == "cuda" else 64
         self.gradient_batch = (
-            _gradient_batch(self.vit, self.device, dtype if casts else torch.float32)
+            _gradient_batch(self.network, self.device, dtype if casts else torch.float32)
             if self.device.type == "cuda"
             else self.inference_batch
         )
@@ -120,7 +120,7 @@ class Trainer:
         self,
         images_B3SS: Tensor,
         attached: Attachment | None,
-        network: ViT | None = None,
+        network: Network | None = None,
         depths: Depths = "last",
     ) -> Tensor:
         network = network or self._frozen
@@ -140,7 +140,7 @@ class Trainer:
         self,
         images: ImageSet,
         attached: Attachment | None,
-        network: ViT | None = None,
+        network: Network | None = None,
         depths: Depths = "last",
     ) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
@@ -231,16 +231,16 @@ class Trainer:
 
 
 @lru_cache(maxsize=1)  # runs that share a network share the copy, and what is compiled for it
-def _cast_once(vit: ViT, dtype: torch.dtype) -> ViT:
-    return vit.cast_once(dtype)
+def _cast_once(network: Network, dtype: torch.dtype) -> Network:
+    return network.cast_once(dtype)
 
 
-def _gradient_batch(vit: ViT, device: torch.device, dtype: torch.dtype) -> int:
+def _gradient_batch(network: Network, device: torch.device, dtype: torch.dtype) -> int:
     """A power of two: the images whose activations fit into an eighth of the device's memory.
 
     Of all its memory, not of what is free: the same device gives the same batches.
     """
-    each = vit.tokens * vit.width * vit.depth * KEPT_VALUES * dtype.itemsize
+    each = network.values_kept * KEPT_VALUES * dtype.itemsize
     fitting = torch.cuda.get_device_properties(device).total_memory // 8 // each
     return min(512, 1 << max(0, fitting.bit_length() - 1))
 

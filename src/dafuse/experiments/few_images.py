@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dafuse.backbones.depths import Part, parts_of
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.depths import place_of
+from dafuse.backbones.network import Network
 from dafuse.engine.config import RunConfig
 from dafuse.engine.provenance import compared_inputs, provenance
 from dafuse.engine.run import Bench, prepare, resolved
@@ -183,8 +183,8 @@ class FewImages:
         make_folder(self.folder)
         with locked(self.folder / ".lock", self._refuse):
             bench = bench or prepare(self.config, progress)
-            trainer = Trainer(bench.vit, bench.loader, bench.fabric, self.config.seed, progress)
-            found = self._begun(provenance(bench.vit, bench.loader, trainer.device), bench)
+            trainer = Trainer(bench.network, bench.loader, bench.fabric, self.config.seed, progress)
+            found = self._begun(provenance(bench.network, bench.loader, trainer.device), bench)
             dataset = bench.loader.dataset
             if len(np.unique(dataset.test.labels)) < len(dataset.classes):
                 raise DafuseError("some class has no test image: there is nothing to compare by")
@@ -200,7 +200,7 @@ class FewImages:
             train, test = self._features(trainer, bench)
             with progress.bar("cells", len(wanted)) as bar:
                 bar.advance(len(wanted) - len(left))
-                for one in _measured(bench.vit, train, test, left):
+                for one in _measured(bench.network, train, test, left):
                     found["cells"].append(one)
                     write_json(self.folder / FILE, found)
                     note = f"{one['classes']} classes, {one['images']} images"
@@ -242,16 +242,16 @@ class FewImages:
 
 
 def _measured(
-    vit: ViT, train: Features, test: Features, wanted: Sequence[Cell]
+    network: Network, train: Features, test: Features, wanted: Sequence[Cell]
 ) -> Iterator[dict[str, Any]]:
     """The record of each cell, as JSON can hold it."""
     depths = _usual("features")
-    place = parts_of(depths, vit.depth).index(Part(vit.depth - 1, "cls"))
-    last = slice(place * vit.width, (place + 1) * vit.width)
+    (whole,) = network.parts("last")
+    last = place_of(whole, network.parts(depths))
     for one in wanted:
         start = time.perf_counter()
         classes, rows = draw(train.labels_N, one)
-        lift = lift_of(vit, depths, _usual("width"), one[2], train.feats_NF[:0, 0])
+        lift = lift_of(network, depths, _usual("width"), one[2], train.feats_NF[:0, 0])
         tested = np.flatnonzero(np.isin(test.labels_N, classes))
         accuracy = cell(train.of(classes, rows), test.of(classes, tested), last, lift)
         yield {

@@ -66,10 +66,10 @@ def _time_a_pass(config: RunConfig) -> tuple[str, float]:
     """The kind of device, and the seconds of an image in a pass forward: the best of three."""
     fabric = launch(config.device, config.precision, deterministic=False)
     kind = fabric.device.type
-    vit = build_backbone(config.backbone).to(fabric.device)
-    count, size = BATCH[kind], vit.preprocessing.size
+    network = build_backbone(config.backbone).to(fabric.device)
+    count, size = BATCH[kind], network.preprocessing.size
     images_B3SS = torch.zeros(count, 3, size, size, device=fabric.device)
     with torch.inference_mode(), fabric.autocast():
-        vit(images_B3SS)  # the first is not counted
-        took = [seconds(lambda: vit(images_B3SS), fabric.device) for _ in range(3)]
+        network(images_B3SS)  # the first is not counted
+        took = [seconds(lambda: network(images_B3SS), fabric.device) for _ in range(3)]
     return kind, min(took) / count

@@ -83,8 +83,8 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
     with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
         path = folder.path / FILE
         fabric = launch(config.device, "fp32", config.deterministic)
-        trainer = Trainer(bench.vit, bench.loader, fabric, config.seed, progress)
-        origin = provenance(bench.vit, bench.loader, trainer.device)
+        trainer = Trainer(bench.network, bench.loader, fabric, config.seed, progress)
+        origin = provenance(bench.network, bench.loader, trainer.device)
         require_same_inputs(replace(config, replay=str(folder.path)), origin)
         found = _begun(folder.path, options)
         if found is None and path.is_file():

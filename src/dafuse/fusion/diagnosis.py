@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from dafuse.fusion.gradients import Curvature
-from dafuse.fusion.rule import BETA_MAX, BETA_MIN, displacement, squared_distance
+from dafuse.fusion.rule import (
+    BETA_MAX,
+    BETA_MIN,
+    displacement,
+    squared_distance,
+    stages,
+    values_of_layers,
+)
 
 Tensors = Mapping[str, Tensor]
 QUANTILES = (5, 25, 50, 75, 95)
@@ -44,15 +51,15 @@ def diagnose(
     previous: Tensors,
 ) -> dict[str, Any]:
     """The movement, β by layer, the share of β clipped at each end, |g/D|, and the whole bound."""
-    depth = len(next(iter(beta.values())))
-    beta_LK = torch.cat([b.reshape(depth, -1) for b in beta.values()], dim=1).cpu().double()
-    known = ~beta_LK.isnan()
+    layers = [row for names in stages(beta) for row in values_of_layers(beta, names).cpu().double()]
+    values = torch.cat(layers)
+    values = values[~values.isnan()]
     distance = displacement(task, init, previous)
     slope = torch.cat([(at_task.gradient[k] / d)[d != 0].abs() for k, d in distance.items()])
     return movement(fused, task, init, previous, at_task.loss) | {
-        "beta": [_layer(layer, row[row == row]) for layer, row in enumerate(beta_LK)],
-        "clipped_low": _share(beta_LK[known] <= BETA_MIN * (1 + 1e-5)),
-        "clipped_high": _share(beta_LK[known] >= BETA_MAX * (1 - 1e-5)),
+        "beta": [_layer(layer, row[~row.isnan()]) for layer, row in enumerate(layers)],
+        "clipped_low": _share(values <= BETA_MIN * (1 + 1e-5)),
+        "clipped_high": _share(values >= BETA_MAX * (1 - 1e-5)),
         "mean_abs_gradient_over_displacement": float(slope.mean()) if len(slope) else 0.0,
         "median_abs_gradient_over_displacement": float(slope.median()) if len(slope) else 0.0,
     }

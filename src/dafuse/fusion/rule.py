@@ -39,10 +39,13 @@ def fisher_ratio(fisher: Tensors, scope: str = "global") -> dict[str, Tensor]:
         low, mean = everything.min(), everything.mean()
         return {k: _ratio(f, low, mean) for k, f in fisher.items()}
     if scope == "layer":
-        depth = len(next(iter(fisher.values())))
-        layers = torch.cat([f.reshape(depth, -1) for f in fisher.values()], dim=1)
-        low_L, mean_L = layers.amin(1), layers.mean(1)
-        return {k: _ratio(f, _like(low_L, f), _like(mean_L, f)) for k, f in fisher.items()}
+        ratio = {}
+        for names in stages(fisher):
+            layers_LK = values_of_layers(fisher, names)
+            low_L, mean_L = layers_LK.amin(1), layers_LK.mean(1)
+            for k in names:
+                ratio[k] = _ratio(fisher[k], _like(low_L, fisher[k]), _like(mean_L, fisher[k]))
+        return ratio
     if scope == "tensor":
         flat = {k: f.flatten(1) for k, f in fisher.items()}
         return {
@@ -118,6 +121,23 @@ def running_mean(mean: Tensors | None, task: Tensors, number: int) -> dict[str, 
 def squared_distance(a: Tensors, b: Tensors) -> float:
     """‖a - b‖², summed in double precision."""
     return float(sum((a[k].cpu().double() - b[k].cpu().double()).square().sum() for k in a))
+
+
+def stages(tensors: Tensors) -> list[list[str]]:
+    """The names of the tensors of each stage: those that begin alike but for two words.
+
+    A network whose blocks all have one width has one stage; the first axis of its tensors counts
+    the blocks.
+    """
+    found: dict[str, list[str]] = {}
+    for name in tensors:
+        found.setdefault(".".join(name.split(".")[:-2]), []).append(name)
+    return list(found.values())
+
+
+def values_of_layers(tensors: Tensors, names: list[str]) -> Tensor:
+    """All numbers of a stage's tensors, a row for each layer [L, K]."""
+    return torch.cat([tensors[k].reshape(len(tensors[k]), -1) for k in names], dim=1)
 
 
 def _ratio(fisher: Tensor, low: Tensor, mean: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Fourier:
         return library(feats_NF).cos(turned_NM) * (2 / self.width) ** 0.5
 
 
-def depth_weights(blocks: Sequence[int], depth: int, width: int) -> np.ndarray:
-    """The weights w of features that are read of these blocks, ``width`` numbers of each."""
-    halvings = HALVINGS * (1 - (np.asarray(blocks) + 1) / depth)
-    return np.repeat(2.0**-halvings, width)
+def depth_weights(levels: Sequence[int], widths: Sequence[int], depth: int) -> np.ndarray:
+    """The weights w of features that are read at these levels, so many numbers of each."""
+    halvings = HALVINGS * (1 - (np.asarray(levels) + 1) / depth)
+    return np.repeat(2.0**-halvings, widths)

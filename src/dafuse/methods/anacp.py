@@ -105,7 +105,7 @@ class AnaCP(Method):
         at_least_1, positive = (1, math.inf), (1e-12, 1e12)
         check_ranges(self, lifts=at_least_1, width=at_least_1, samples=at_least_1)
         check_ranges(self, penalty=positive, jitter=positive)
-        device, wide = self.trainer.device, self.trainer.vit.width
+        device, wide = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.random_HDM = [self._random(f"lift {number}") for number in range(self.lifts)]
         self.last_DM = self._random("classifier")
@@ -185,7 +185,7 @@ class AnaCP(Method):
     def _random(self, purpose: str) -> Tensor:
         """Columns of a lift, drawn again from the seed and not kept."""
         generator = torch_generator(self.trainer.seed, "anacp", purpose)
-        drawn_DM = torch.randn(self.trainer.vit.width, self.width, generator=generator)
+        drawn_DM = torch.randn(self.trainer.network.width, self.width, generator=generator)
         return drawn_DM.to(self.trainer.device)
 
     def _projected(self, units_ND: Tensor) -> Tensor:

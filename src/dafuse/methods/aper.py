@@ -37,6 +37,7 @@ class APER(Method):
     name = "aper"
     summary = "APER: an adapter trained on the first task, class means in old and adapted features"
     paper = "https://arxiv.org/abs/2303.07338"
+    needs = "adapters"
     keeps = "the first task's adapter, a row for each class"
     passes = "2"
     trains_once = True
@@ -50,7 +51,7 @@ class APER(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.rows_CE = torch.zeros(0, 2 * self.trainer.vit.width, device=self.trainer.device)
+        self.rows_CE = torch.zeros(0, 2 * self.trainer.network.width, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         if task.number == 1:

@@ -53,6 +53,7 @@ class CODAPrompt(Method):
     name = "coda"
     summary = "CODA-Prompt: frozen network, prompts as attention-weighted sums of components"
     paper = "https://arxiv.org/abs/2211.13218"
+    needs = "prompts"
     keeps = "components of prompts with keys and attention for each task, a row for each class"
     passes = "2"
     assumes = "how many tasks will come, through components_per_task"
@@ -74,15 +75,15 @@ class CODAPrompt(Method):
         )
         if self.prompt_length % 2:
             raise DafuseError(f"method.prompt_length must be even, not {self.prompt_length}")
-        vit, device = self.trainer.vit, self.trainer.device
-        layers = min(self.prompt_layers, vit.depth)
+        network, device = self.trainer.network, self.trainer.device
+        layers = min(self.prompt_layers, network.depth)
         self.pool: Components = {
-            "prompts": torch.zeros(layers, 0, self.prompt_length, vit.width, device=device),
-            "keys": torch.zeros(layers, 0, vit.width, device=device),
-            "attention": torch.zeros(layers, 0, vit.width, device=device),
+            "prompts": torch.zeros(layers, 0, self.prompt_length, network.width, device=device),
+            "keys": torch.zeros(layers, 0, network.width, device=device),
+            "attention": torch.zeros(layers, 0, network.width, device=device),
         }
         self.attached = PromptPrefixes().eval()
-        self.rows_CE = torch.zeros(0, vit.width + 1, device=device)
+        self.rows_CE = torch.zeros(0, network.width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         own = {name: nn.Parameter(self._start(name, task)) for name in self.pool}

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from dafuse.backbones.attach import Attachment
+from dafuse.backbones.backbone import Need
 from dafuse.backbones.depths import Depths
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.network import Network
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
@@ -21,13 +22,21 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # images [B, 3, S, S], labels [B] -> scalar
+# what a method with the option `tune` needs
+NEEDS_OF_TUNING: dict[str, Need] = {
+    "none": "features",
+    "first": "adapters",
+    "each": "adapters",
+    "adapter": "adapters",
+    "full": "whole network",
+}
 Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, S, S], labels [B]
 
 
 class Trainer(Protocol):
     """The engine's side: it knows devices, precision, batches and progress; methods need not."""
 
-    vit: ViT
+    network: Network
     device: torch.device
     seed: int
     gradient_batch: int  # images whose backward pass fits into the device's memory, not only just
@@ -59,7 +68,7 @@ class Trainer(Protocol):
         self,
         images_B3SS: Tensor,
         attached: Attachment | None,
-        network: ViT | None = None,
+        network: Network | None = None,
         depths: Depths = "last",
     ) -> Tensor:
         """Features [B, ...] as float32, computed in the run's precision.
@@ -67,7 +76,7 @@ class Trainer(Protocol):
         Args:
             images_B3SS: already on the device
             attached: what joins the network
-            network: default: the frozen ViT; or another, which the method trains whole
+            network: default: the frozen one; or another, which the method trains whole
             depths: which blocks are read (`backbones.depths`)
         """
 
@@ -75,7 +84,7 @@ class Trainer(Protocol):
         self,
         images: ImageSet,
         attached: Attachment | None,
-        network: ViT | None = None,
+        network: Network | None = None,
         depths: Depths = "last",
     ) -> tuple[Tensor, Tensor]:
         """Features [N, ...] and labels [N] under the test transform, without gradient."""
@@ -127,6 +136,7 @@ class Method(ABC):
     keeps: ClassVar[str]  # between tasks, in words
     keeps_images: ClassVar[bool] = False
     passes: ClassVar[str] = "1"  # through the network for a prediction after task t: "1", "t + 1"
+    needs: ClassVar[Need] = "features"  # of a network, where no option says otherwise
     trains_once: ClassVar[bool] = False  # in the first task alone; then it measures features
     observes: ClassVar[bool] = False  # any batch at any time: it learns streams without tasks
     assumes: ClassVar[str] = "nothing about the future"
@@ -156,6 +166,11 @@ class Method(ABC):
     def needs_tasks(cls, options: dict[str, Any]) -> str:
         """Why the method cannot observe, with these options, in words; nothing where it can."""
         return "" if cls.observes else "learns task by task"
+
+    @classmethod
+    def needs_of(cls, options: dict[str, Any]) -> Need:
+        """What it needs of a network with these options."""
+        return NEEDS_OF_TUNING.get(options.get("tune", getattr(cls, "tune", "")), cls.needs)
 
     @abstractmethod
     def logits(self, images_B3SS: Tensor) -> Tensor:

@@ -75,6 +75,7 @@ class DAF(Method):
     name = "daf"
     summary = "Dynamical Adapter Fusion: one global adapter, fused in closed form after each task"
     paper = "https://arxiv.org/abs/2601.21341"
+    needs = "adapters"
     keeps = "the global adapter, the mean adapter, a Gaussian and a row for each class"
     after_training = frozenset(
         {"rule", "alpha", "gamma", "gamma_consistent", "use_gradient", "fisher", "fisher_scope"}
@@ -111,17 +112,17 @@ class DAF(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vit, device = self.trainer.vit, self.trainer.device
+        network, device = self.trainer.network, self.trainer.device
         self.task_adapter = self._random_adapter("scratch")  # its values are set by each task
         self.global_adapter = self._random_adapter("scratch")
         self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
         self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
-        self.rows_CD = torch.zeros(0, vit.width, device=device)
+        self.rows_CD = torch.zeros(0, network.width, device=device)
         dtype = getattr(torch, self.memory_dtype)
-        self.classes = ClassMemory(vit.width, self.memory, self.memory_rank, dtype)
+        self.classes = ClassMemory(network.width, self.memory, self.memory_rank, dtype)
         self.solved: ClosedForm | None = None  # in place of rows and Gaussians
         if self.head != "aligned":
-            wide, seed = (vit.width, self.head_width), derive(self.trainer.seed, "lift")
+            wide, seed = (network.width, self.head_width), derive(self.trainer.seed, "lift")
             self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, self.rows_CD)
 
     def learn(self, task: Task) -> dict[str, Any]:

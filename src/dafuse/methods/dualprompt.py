@@ -46,6 +46,7 @@ class DualPrompt(Method):
     name = "dualprompt"
     summary = "frozen network, a general prompt and one expert prompt a task, chosen by keys"
     paper = "https://arxiv.org/abs/2204.04799"
+    needs = "prompts"
     keeps = "the general prompt, an expert prompt and its key for each task, a row for each class"
     passes = "2"
 
@@ -62,7 +63,8 @@ class DualPrompt(Method):
         super().__post_init__()
         inf = float("inf")
         check_ranges(self, general_layers=(0, inf), expert_layers=(1, inf), key_weight=(0, inf))
-        device, width, depth = self.trainer.device, self.trainer.vit.width, self.trainer.vit.depth
+        network, device = self.trainer.network, self.trainer.device
+        width, depth = network.width, network.depth
         general = min(self.general_layers, depth - 1)  # a shallow network: experts get one block
         experts = min(self.expert_layers, depth - general)
         self.prompt_shape = 2, self.prompt_length, width  # of a block: keys, then values
@@ -106,7 +108,7 @@ class DualPrompt(Method):
         start_1L2PD = self.experts_TL2PD[-1:].clone()
         if task.number == 1:
             start_1L2PD = self._start("expert", 1, *self.experts_TL2PD.shape[1:])
-        key_1D = self._start(f"key {task.index}", 1, self.trainer.vit.width)
+        key_1D = self._start(f"key {task.index}", 1, self.trainer.network.width)
         return nn.Parameter(start_1L2PD), nn.Parameter(key_1D)
 
     def _query(self, images_B3SS: Tensor) -> Tensor:

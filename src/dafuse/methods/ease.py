@@ -45,6 +45,7 @@ class EASE(Method):
     name = "ease"
     summary = "an adapter for each task; old prototypes synthesised in the new subspaces"
     paper = "https://arxiv.org/abs/2403.12030"
+    needs = "adapters"
     keeps = "the adapter of each task, a row for each class under every adapter"
     passes = "t"
 
@@ -58,7 +59,7 @@ class EASE(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, cross_weight=(0, float("inf")))
-        device, width = self.trainer.device, self.trainer.vit.width
+        device, width = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, "scratch", self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)

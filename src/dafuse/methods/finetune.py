@@ -39,6 +39,7 @@ class Finetune(Method):
     name = "finetune"
     summary = "the whole network trained on each task in turn: the lower bound"
     paper = "https://arxiv.org/abs/2601.21341"
+    needs = "whole network"
     keeps = "the network and a row for each class"
 
     epochs: int = 20
@@ -50,9 +51,9 @@ class Finetune(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vit = self.trainer.vit
-        self.network = vit.trainable_copy()
-        self.rows_CE = torch.zeros(0, vit.width + 1, device=self.trainer.device)
+        network = self.trainer.network
+        self.network = network.trainable_copy()
+        self.rows_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)

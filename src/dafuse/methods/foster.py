@@ -49,6 +49,7 @@ class FOSTER(Method):
     name = "foster"
     summary = "a new network boosts the old one each task, then both are distilled into one"
     paper = "https://arxiv.org/abs/2204.04662"
+    needs = "whole network"
     keeps = "three networks (old, new, student), two rows for each class, some images of each class"
     keeps_images = True
     passes = "min(t, 2)"
@@ -69,12 +70,12 @@ class FOSTER(Method):
         super().__post_init__()
         betas = dict.fromkeys(("boost_beta", "compress_beta"), (0, 0.9999))
         check_ranges(self, compress_epochs=(1, float("inf")), temperature=(0.01, 100), **betas)
-        vit, device = self.trainer.vit, self.trainer.device
-        self.student = vit.trainable_copy()  # the one network of the first task, too
-        self.old = vit.trainable_copy().requires_grad_(False)
-        self.new = vit.trainable_copy()
-        self.rows_CE = torch.zeros(0, vit.width + 1, device=device)  # the student's head
-        self.teacher_CF = torch.zeros(0, 2 * vit.width + 1, device=device)  # over old and new
+        network, device = self.trainer.network, self.trainer.device
+        self.student = network.trainable_copy()  # the one network of the first task, too
+        self.old = network.trainable_copy().requires_grad_(False)
+        self.new = network.trainable_copy()
+        self.rows_CE = torch.zeros(0, network.width + 1, device=device)  # the student's head
+        self.teacher_CF = torch.zeros(0, 2 * network.width + 1, device=device)  # over old and new
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     @property
@@ -133,7 +134,7 @@ class FOSTER(Method):
         """Train the new network, beside the frozen one, and the head over both."""
         for network in (self.old, self.new):
             network.load_state_dict(self.student.state_dict())
-        start_CF = self._start(task, "boost", task.seen, width=2 * self.trainer.vit.width)
+        start_CF = self._start(task, "boost", task.seen, width=2 * self.trainer.network.width)
         teacher_CF = nn.Parameter(grown_rows(start_CF, self.rows_CE))
         auxiliary_CE = nn.Parameter(self._start(task, "auxiliary", task.seen))
         weights_C = balanced_weights(counts_C, self.boost_beta).to(self.trainer.device)

@@ -47,6 +47,7 @@ class ICaRL(Method):
     name = "icarl"
     summary = "the whole network with kept images and distillation; nearest mean of exemplars"
     paper = "https://arxiv.org/abs/1611.07725"
+    needs = "whole network"
     keeps = "the network, a row and a mean for each class, some images of each class"
     keeps_images = True
 
@@ -62,11 +63,13 @@ class ICaRL(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, temperature=(0.01, 100))
-        vit, device = self.trainer.vit, self.trainer.device
-        self.network = vit.trainable_copy()
-        self.previous = vit.trainable_copy().requires_grad_(False)  # the network before the task
-        self.rows_CE = torch.zeros(0, vit.width + 1, device=device)
-        self.means_CD = torch.zeros(0, vit.width, device=device)
+        network, device = self.trainer.network, self.trainer.device
+        self.network = network.trainable_copy()
+        self.previous = network.trainable_copy().requires_grad_(
+            False
+        )  # the network before the task
+        self.rows_CE = torch.zeros(0, network.width + 1, device=device)
+        self.means_CD = torch.zeros(0, network.width, device=device)
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:

@@ -53,11 +53,11 @@ class Joint(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vit, whole = self.trainer.vit, self.tune == "full"
+        network, whole = self.trainer.network, self.tune == "full"
         self.adapter: Adapter | None = None if whole else self._new_adapter()
-        self.network = vit.trainable_copy() if whole else vit
+        self.network = network.trainable_copy() if whole else network
         self.tuned: nn.Module = self.adapter or self.network
-        self.rows_CE = torch.zeros(0, vit.width + 1, device=self.trainer.device)
+        self.rows_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Joint(Method):
         return self.trainer.encode(images_B3SS, self.adapter, self.network)
 
     def _start_again(self) -> None:
-        start = self._new_adapter() if self.tune == "adapter" else self.trainer.vit
+        start = self._new_adapter() if self.tune == "adapter" else self.trainer.network
         self.tuned.load_state_dict(start.state_dict())
 
     def _new_adapter(self) -> Adapter:

@@ -66,11 +66,11 @@ class KLDA(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, width=(1, math.inf), gamma=(1e-12, 1), penalty=(1e-12, 1e12))
-        vit, device = self.trainer.vit, self.trainer.device
-        gamma = self.gamma or 1 / (8 * float(vit.timm.norm.weight.square().sum()))
+        network, device = self.trainer.network, self.trainer.device
+        gamma = self.gamma or 1 / (8 * network.squared_length)
         nowhere = torch.zeros(0, device=device)
         seed = derive(self.trainer.seed, "fourier")
-        self.lift = Fourier(vit.width, self.width, gamma, seed, nowhere)
+        self.lift = Fourier(network.width, self.width, gamma, seed, nowhere)
         sums = pooled(self.width, nowhere)
         self.solved = ClosedForm(
             self.lift, sums, ["lda"], self.penalty, self.precision, nowhere, absolute=True

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dafuse.backbones.prompts import PromptTokens, uniform_prompts
+from dafuse.backbones.vit import ViT
 from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, normal_rows
@@ -45,6 +46,7 @@ class L2P(Method):
     name = "l2p"
     summary = "frozen network, a shared pool of prompts, each image chooses its own by their keys"
     paper = "https://arxiv.org/abs/2112.08654"
+    needs = "prompts"
     keeps = "the pool of prompts and keys, a row for each class"
     passes = "2"
 
@@ -60,13 +62,15 @@ class L2P(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, prompts_per_image=(1, self.pool_size), key_weight=(0, float("inf")))
-        device, width = self.trainer.device, self.trainer.vit.width
+        device, width = self.trainer.device, self.trainer.network.width
         generator = torch_generator(self.trainer.seed, "prompts")
         prompts_MPD = uniform_prompts(generator, self.pool_size, self.prompt_length, width)
         keys_MD = uniform_prompts(generator, self.pool_size, width)
         self.prompts_MPD = nn.Parameter(prompts_MPD.to(device))
         self.keys_MD = nn.Parameter(keys_MD.to(device))
-        self.attached = PromptTokens(self.trainer.vit).to(device).eval()
+        network = self.trainer.network
+        assert isinstance(network, ViT)  # which alone take the prompts that it needs
+        self.attached = PromptTokens(network).to(device).eval()
         self.rows_CE = torch.zeros(0, width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dafuse.backbones.adapter import Adapter
-from dafuse.backbones.depths import Depths, parts_of
+from dafuse.backbones.depths import Depths, place_of, width_of
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
@@ -83,11 +83,11 @@ class LayUP(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, blocks=(1, math.inf), penalty=(0, math.inf))
-        vit, device = self.trainer.vit, self.trainer.device
-        parts = enumerate(parts_of("all", vit.depth))
-        read = [i for i, part in parts if part.what == "cls"][-self.blocks :]
-        self.columns = slice(read[0] * vit.width, (read[-1] + 1) * vit.width)
-        wide = len(read) * vit.width
+        network, device = self.trainer.network, self.trainer.device
+        *wholes, _mean = parts = network.parts("all")
+        read = wholes[-self.blocks :]
+        self.columns = slice(place_of(read[0], parts).start, place_of(read[-1], parts).stop)
+        wide = width_of(read)
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.gram_MM = exact(torch.zeros(wide, wide, device=device))
         self.moments_CM = self.gram_MM[:0]

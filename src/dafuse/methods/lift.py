@@ -91,9 +91,9 @@ class LIFT(Method):
         at_least_1 = (1, math.inf)
         check_ranges(self, width=(0, MOST_COLUMNS), rank=at_least_1, tune_tasks=at_least_1)
         check_ranges(self, penalty=(1e-12, 1e12))
-        vit, device = self.trainer.vit, self.trainer.device
+        network, device = self.trainer.network, self.trainer.device
         nowhere = torch.zeros(0, device=device)
-        self.lift = lift_of(vit, self.features, self.width, self.trainer.seed, nowhere)
+        self.lift = lift_of(network, self.features, self.width, self.trainer.seed, nowhere)
         if self.keep == "pooled":
             sums = pooled(self.lift.width, nowhere)
         else:

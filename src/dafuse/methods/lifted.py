@@ -1,31 +1,31 @@
 """What `lift` is made of, for a benchmark run and for lessons alike. No torch here."""
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dafuse.backbones.depths import Depths, parts_of
+from dafuse.backbones.backbone import Backbone
+from dafuse.backbones.depths import WHOLE, Depths
 from dafuse.heads.arrays import Array
 from dafuse.heads.closed_form import KINDS, Kind
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.seeds import derive
 
+if TYPE_CHECKING:
+    from dafuse.backbones.network import Network
+
 Head = Literal["ridge", "lda", "auto"]
 MOST_COLUMNS = 100_000  # random ones, whose scatter takes 40 GB
 
 
-class Blocks(Protocol):
-    """A network of so many blocks, whose tokens have so many numbers."""
-
-    depth: int
-    width: int
-
-
-def lift_of(network: Blocks, features: Depths, width: int, seed: int, like: Array) -> Lift:
+def lift_of(
+    network: "Backbone | Network", features: Depths, width: int, seed: int, like: Array
+) -> Lift:
     """The map from what is read of a network to what the sums are of."""
-    parts = parts_of(features, network.depth)
-    weights_F = depth_weights([part.block for part in parts], network.depth, network.width)
-    tokens_F = np.repeat([part.what == "cls" for part in parts], network.width)
+    parts = network.parts(features)
+    widths = [part.width for part in parts]
+    weights_F = depth_weights([part.level for part in parts], widths, network.depth)
+    tokens_F = np.repeat([part.what in WHOLE for part in parts], widths)
     return Lift(weights_F, width, derive(seed, "lift"), like, tokens_F)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dafuse.backbones.tails import AllTokens, TailBank, split
+from dafuse.backbones.vit import ViT
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
@@ -44,6 +45,7 @@ class MEMO(Method):
     name = "memo"
     summary = "a trunk trained once, then a new last block each task; one head over all of them"
     paper = "https://arxiv.org/abs/2205.13218"
+    needs = "last block"
     keeps = "the trunk, a last block for each task, a row for each class, some images of each class"
     keeps_images = True
     passes = "1"  # of the trunk, and of t last blocks, of which only the CLS token is computed
@@ -59,7 +61,9 @@ class MEMO(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, auxiliary_weight=(0, float("inf")))
-        self.trunk, self.tail = split(self.trainer.vit)  # of the tails, the one that is trained
+        network = self.trainer.network
+        assert isinstance(network, ViT)  # which alone have the last block that it needs
+        self.trunk, self.tail = split(network)  # of the tails, the one that is trained
         self.all_tokens = AllTokens()
         self.tails = TailBank(self.tail)
         self.rows_CE = torch.zeros(0, 1, device=self.trainer.device)  # a bias, no features yet
@@ -124,7 +128,7 @@ class MEMO(Method):
 
     def _grown_head(self, task: Task) -> nn.Parameter:
         """Rows over the features of all tails and the new one, the old ones as they were."""
-        width = task.number * self.trainer.vit.width
+        width = task.number * self.trainer.network.width
         start_CE = start_rows(self.trainer, task.index, task.seen, width, kaiming_rows)
         return nn.Parameter(grown_rows(start_CE, self.rows_CE))
 

@@ -57,6 +57,7 @@ class MOS(Method):
     name = "mos"
     summary = "merged task adapters; predictions refine their choice of adapter"
     paper = "https://arxiv.org/abs/2412.09441"
+    needs = "adapters"
     keeps = "the adapter of each task, a Gaussian, a row and a prototype for each class"
     passes = "t"
 
@@ -76,7 +77,7 @@ class MOS(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_ranges(self, merge=(0, 1), rounds=(0, float("inf")))
-        device, width = self.trainer.device, self.trainer.vit.width
+        device, width = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.classes = ClassMemory(width, self.memory)

@@ -53,6 +53,7 @@ class RanPAC(Method):
     name = "ranpac"
     summary = "RanPAC: an adapter for the first task, ridge regression on random projections"
     paper = "https://arxiv.org/abs/2307.02251"
+    needs = "adapters"
     keeps = (
         "the first task's adapter, the Gram matrix of projected features (400 MB by default), "
         "a moment and a row for each class; the projection is drawn again from the seed"
@@ -73,7 +74,8 @@ class RanPAC(Method):
         device, wide = self.trainer.device, self.projection
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         generator = torch_generator(self.trainer.seed, "projection")
-        self.random_DM = torch.randn(self.trainer.vit.width, wide, generator=generator).to(device)
+        random_DM = torch.randn(self.trainer.network.width, wide, generator=generator)
+        self.random_DM = random_DM.to(device)
         self.gram_MM = torch.zeros(wide, wide, device=device)
         self.moments_CM = torch.zeros(0, wide, device=device)
         self.rows_CM = torch.zeros(0, wide, device=device)

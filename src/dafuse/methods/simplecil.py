@@ -30,7 +30,7 @@ class SimpleCIL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rows_CD = self._exact(torch.zeros(0, self.trainer.vit.width))
+        self.rows_CD = self._exact(torch.zeros(0, self.trainer.network.width))
 
     def learn(self, task: Task) -> dict[str, Any]:
         feats_ND, labels_N = self.trainer.features(task.train, attached=None)

@@ -48,6 +48,7 @@ class SLCA(Method):
     name = "slca"
     summary = "the whole network at a hundredth of the head's rate, then classifier alignment"
     paper = "https://arxiv.org/abs/2303.05118"
+    needs = "whole network"
     keeps = "the network, a Gaussian and two rows (trained, aligned) for each class"
 
     epochs: int = 20
@@ -62,11 +63,11 @@ class SLCA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vit, device = self.trainer.vit, self.trainer.device
-        self.network = vit.trainable_copy()
-        self.trained_CE = torch.zeros(0, vit.width + 1, device=device)
+        network, device = self.trainer.network, self.trainer.device
+        self.network = network.trainable_copy()
+        self.trained_CE = torch.zeros(0, network.width + 1, device=device)
         self.aligned_CE = self.trained_CE.clone()  # those that predict
-        self.classes = ClassMemory(vit.width, self.memory)
+        self.classes = ClassMemory(network.width, self.memory)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:

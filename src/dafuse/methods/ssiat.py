@@ -67,6 +67,7 @@ class SSIAT(Method):
     name = "ssiat"
     summary = "SSIAT: one adapter trained through all tasks, class means corrected for its drift"
     paper = "https://arxiv.org/abs/2403.19979"
+    needs = "adapters"
     keeps = "the adapter, a Gaussian and a row for each class"
 
     first_epochs: int = 20
@@ -83,10 +84,10 @@ class SSIAT(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vit, device = self.trainer.vit, self.trainer.device
+        network, device = self.trainer.network, self.trainer.device
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.rows_CD = torch.zeros(0, vit.width, device=device)
-        self.classes = ClassMemory(vit.width, self.memory, jitter=JITTER)
+        self.rows_CD = torch.zeros(0, network.width, device=device)
+        self.classes = ClassMemory(network.width, self.memory, jitter=JITTER)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)  # task of each class
 
     def learn(self, task: Task) -> dict[str, Any]:

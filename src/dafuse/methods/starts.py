@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.adapter import Adapter, adapter_beside
 from dafuse.heads.cosine import new_rows
 from dafuse.methods.contract import Trainer
 from dafuse.seeds import torch_generator
@@ -21,8 +21,7 @@ def start_adapter(
     The same purpose gives the same one again.
     """
     generator = torch_generator(trainer.seed, "adapter", purpose)
-    vit = trainer.vit
-    adapter = Adapter(vit.depth, vit.width, rank, scale, dropout, generator)
+    adapter = adapter_beside(trainer.network.stages, rank, scale, dropout, generator)
     return adapter.to(trainer.device).eval()
 
 
@@ -35,4 +34,4 @@ def start_rows(
 ) -> Tensor:
     """New rows of a classifier on the trainer's device."""
     generator = torch_generator(trainer.seed, "head", purpose)
-    return maker(classes, width or trainer.vit.width, generator).to(trainer.device)
+    return maker(classes, width or trainer.network.width, generator).to(trainer.device)

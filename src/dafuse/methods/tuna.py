@@ -12,6 +12,7 @@ instead of old ones (``decay``). The first is an option here, the others are as 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter import Tensors
+from dafuse.backbones.adapter import Tensors, up_weights
 from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import shrink_with_age
@@ -61,6 +62,7 @@ class TUNA(Method):
     name = "tuna"
     summary = "task adapters chosen by entropy, beside a universal one made by max-fusion"
     paper = "https://arxiv.org/abs/2508.08165"
+    needs = "adapters"
     keeps = "the adapter of each task, a Gaussian and a row for each class"
     passes = "t + 1"
 
@@ -80,7 +82,7 @@ class TUNA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        device, width = self.trainer.device, self.trainer.vit.width
+        device, width = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.universal = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
@@ -126,18 +128,18 @@ class TUNA(Method):
         if len(self.bank):
             self.adapter.set(self.bank[-1])
         rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
-        up_LDr = self.adapter.up.weight
+        ups = up_weights(dict(self.adapter.named_parameters()))
         orth_weight = self.orth * math.exp(-task.number)
         stored_KLr = None
         if self.orth and len(self.bank):
-            stored_KLr = mean_direction(self.bank.stacked["up.weight"])
+            stored_KLr = mean_directions(up_weights(self.bank.stacked))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.adapter)
             own = cosface(feats_BD, rows, labels_B - task.first, self.margin)
             if stored_KLr is None:
                 return own
-            return own + orth_weight * overlap(mean_direction(up_LDr), stored_KLr)
+            return own + orth_weight * overlap(mean_directions(ups), stored_KLr)
 
         trained = Group([*self.adapter.parameters(), rows])
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
@@ -186,10 +188,13 @@ def max_fusion(stacked: Tensors) -> Tensors:
     return {name: fused(tensor) for name, tensor in stacked.items()}
 
 
-def mean_direction(up_LDr: Tensor) -> Tensor:
-    """Mean over D of the up-projection's rows at length 1; for one adapter or a stack of them."""
+def mean_directions(ups: Sequence[Tensor]) -> Tensor:
+    """Mean over D of each up-projection's rows at length 1 [..., L, r], of all stages' blocks.
+
+    Each is [L, D, r], of one adapter, or [K, L, D, r], of a stack of them.
+    """
     # a layer that never learned is zero; the bound keeps its gradient of an ordinary size
-    return F.normalize(up_LDr, dim=-1, eps=1e-6).mean(-2)
+    return torch.cat([F.normalize(up, dim=-1, eps=1e-6).mean(-2) for up in ups], dim=-2)
 
 
 def overlap(own_Lr: Tensor, stored_KLr: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ print(pets.predict("cat.jpg")[0].name)
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dafuse.backbones.extractor import Extractor
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import Picture, Pictures
@@ -36,7 +35,7 @@ from dafuse.product.summary import Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
-from dafuse.taught.eyes import open_eye
+from dafuse.taught.eyes import Wanted, open_eye
 from dafuse.taught.table import DEFAULT, find_taught
 
 if TYPE_CHECKING:
@@ -65,10 +64,11 @@ class Classifier(Answering):
     def create(
         cls,
         path: str | Path,
-        backbone: str = COMPACT,
+        backbone: str | Path = COMPACT,
         *,
         method: str = DEFAULT,
         weights: str | None = None,
+        weights_sha256: str | None = None,
         device: str = "auto",
         threads: int | None = None,
         seed: int = 1993,
@@ -78,9 +78,10 @@ class Classifier(Answering):
 
         Args:
             path: where the model will be: a folder that is not there yet, or empty
-            backbone: exact timm tag of the frozen network; the default is inside the package
+            backbone: embedded (the default), small, base, large, a tag of timm, or an .onnx file
             method: how it is taught (`taught.table`); all but lift and simplecil need torch
-            weights: a local .safetensors file with the backbone's weights
+            weights: a local file with the backbone's weights, .safetensors or exported .onnx
+            weights_sha256: what the SHA-256 of the weights must be
             device: auto, cpu, cuda or mps
             threads: how many; default: one for each processor
             seed: of everything random
@@ -92,11 +93,9 @@ class Classifier(Answering):
         folder.require_claimable()
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
-        eye = open_eye(backbone, weights, None, device, threads, taught.needs_torch)
-        looks = asdict(eye.preprocessing)
-        record = BackboneRecord(
-            eye.tag, eye.sha256, **{**looks, "mean": list(looks["mean"]), "std": list(looks["std"])}
-        )
+        wanted = Wanted.by(taught, method, options)
+        eye = open_eye(backbone, weights, weights_sha256, device, threads, wanted)
+        record = BackboneRecord.of(eye)
         return cls(folder, blank(record, method, options, seed, new_key()), eye)
 
     @classmethod
@@ -147,7 +146,9 @@ class Classifier(Answering):
         if like is not None and not _differences(version, like.version):
             return cls(folder, version, like.eye)
         taught, backbone = find_taught(version.method, version.settings), version.backbone
-        eye = open_eye(backbone.tag, weights, backbone.sha256, device, threads, taught.needs_torch)
+        wanted = Wanted.by(taught, version.method, version.settings)
+        known = backbone.tag, weights, backbone.sha256
+        eye = open_eye(*known, device, threads, wanted, backbone.file)
         eye.preprocessing = backbone.preprocessing
         return cls(folder, version, eye)
 
@@ -171,7 +172,7 @@ class Classifier(Answering):
 
     @property
     def model(self) -> Predictor:
-        """What predicts now: features, probabilities and answers of images. It never changes."""
+        """What predicts now. It never changes."""
         return self._require_taught()[1]
 
     def _require_taught(self) -> tuple[Version, Predictor]:
@@ -246,9 +247,10 @@ class Classifier(Answering):
             after = next_version(
                 version, digest, report, lesson, found, objects, numbers, given, remembered
             )
+            predictor = self._predictor(after, method, arrays)  # before anything counts
             self.folder.publish(after)
             with self._reading:
-                self._now = after, self._predictor(after, method, arrays)
+                self._now = after, predictor
                 self._current = self.folder.current()  # after it, as in refresh
         return report
 
@@ -325,7 +327,7 @@ class Classifier(Answering):
         current = self.folder.current()
         version = self.folder.version(current)
         self._require_same(version)
-        return version, current.sha256
+        return version.seen_by(self.eye), current.sha256
 
     def _require_same(self, version: Version) -> None:
         """Another process may have taught the model, but not made another one of it."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dafuse.backbones.weights import COMPACT
+from dafuse.backbones.registry import COMPACT
 from dafuse.data.names import composed
 from dafuse.data.pictures import Picture
 from dafuse.errors import DafuseError
@@ -52,7 +52,8 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
     `classifier_.predict` may answer "unknown".
 
     Args:
-        backbone: exact timm tag of the frozen network; the default is inside the package
+        backbone: the frozen network, as `Classifier.create` takes it; the default is inside the
+            package
         method: how it is taught: lift, simplecil, or daf, which trains and needs torch
         weights: a local .safetensors file with the backbone's weights
         device: auto, cpu, cuda or mps

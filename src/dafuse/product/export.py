@@ -19,6 +19,7 @@ import numpy as np
 from dafuse import __version__
 from dafuse.backbones.card import INPUT
 from dafuse.backbones.extractor import FEATURES
+from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.heads.familiarity import Familiarity
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
+LEAST_SMALLER = 0.8  # a file of int8 weights must be this share of the other at most
 TOLERANCE = 1e-4  # of probabilities, between the model and a file of float32 weights
 OF_FAMILIARITY = 10  # times that: it is of the size of logits, not of probabilities
-GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: a picture of each, from plain to busy
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,13 @@ def export(
     found = _difference(data, model)
     _require_same(found, card, TOLERANCE)
     if int8:
-        data = _with_card(_quantised(network), card)
+        smaller = _with_card(_quantised(network), card)
+        if len(smaller) > LEAST_SMALLER * len(data):
+            raise DafuseError(
+                f"int8 makes nothing of {card.backbone} smaller, whose weights are those of "
+                "convolutions: leave out --int8. Nothing was written"
+            )
+        data = smaller
         found = _difference(data, model)
         _require_same(found, card, math.inf)
     write_atomically(path, data)
@@ -252,7 +259,7 @@ def _difference(data: bytes, model: Predictor) -> Difference:
     options = SessionOptions()
     options.log_severity_level = 4
     session = InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    pixels_N3SS = pictures(model.preprocessing.size)
+    pixels_N3SS = made_up(model.preprocessing.size)
     found = Answers(*session.run(OUTPUTS[1:], {INPUT: pixels_N3SS}))
     expected = model.head.answers(model.encode(pixels_N3SS))
     apart_NC, apart_N = (np.abs(a - b) for a, b in zip(found, expected, strict=True))
@@ -267,14 +274,6 @@ def _difference(data: bytes, model: Predictor) -> Difference:
         len(pixels_N3SS),
         int((both[0] == both[1]).sum()),
     )
-
-
-def pictures(size: int) -> np.ndarray:
-    """Float pixels [N, 3, S, S], 0 to 255: grids of random colours, the same ones every time."""
-    rng = np.random.default_rng(0)
-    which = [np.arange(size) * grid // size for grid in GRIDS]
-    grids = [rng.random((3, grid, grid), dtype=np.float32) for grid in GRIDS]
-    return np.stack([255 * one[:, at][:, :, at] for one, at in zip(grids, which, strict=True)])
 
 
 def _require_same(found: Difference, card: Card, allowed: float) -> None:

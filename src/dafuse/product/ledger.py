@@ -174,7 +174,7 @@ def _roles(
         kept = "" if version.number == current.number else f"{FOR_UNDO}{version.number}"
         words = entry_of(version.method, version.settings).words.kept
         roles[_name(folder, folder.version_file(version.number))] = _Role(
-            "class names, numbers of images, settings, accuracies, times; no file names" + kept
+            "class names, numbers of images, settings, accuracies, times; no names of images" + kept
         )
         for digest, what, prefix in (
             (version.shared, "what all classes share", SHARED),

@@ -185,7 +185,7 @@ class LearnReport:
         return [one for one in self.classes if one.known_from < FEW]
 
     def record(self) -> dict[str, Any]:
-        """What the version keeps of it: counts and accuracies, no file names."""
+        """What the version keeps of it: counts and accuracies, no names of images."""
         kept = asdict(self)
         del kept["version"], kept["skipped"]
         return kept

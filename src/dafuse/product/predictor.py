@@ -36,7 +36,7 @@ from dafuse.product.version import require_format
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
 
-FORMAT = 1
+FORMAT = 2  # 1: without interpolation and crop of the preprocessing
 OUTPUTS = ("logits", "probabilities", "familiarity")
 HOW_TO = PICTURES | {
     "outputs": "logits [N, C]; probabilities [N, C], softmax(logits / temperature); familiarity "

@@ -1,16 +1,17 @@
 """What a version of a model says about itself: plain records, and JSON and back."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from dafuse import __version__
+from dafuse.backbones.extractor import Extractor
 from dafuse.data.names import composed
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.taught.table import entry_of
 
-FORMAT = 2
+FORMAT = 3  # 2: without interpolation, crop and file of the backbone
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,21 @@ class BackboneRecord:
     mean: list[float]
     std: list[float]
     resize: int
+    interpolation: Interpolation = "bicubic"
+    crop: Crop = "center"
+    file: str = field(default="", compare=False)  # .onnx of the network, where it lay at first
+
+    @classmethod
+    def of(cls, eye: Extractor) -> "BackboneRecord":
+        looks = asdict(eye.preprocessing)
+        looks |= {"mean": list(looks["mean"]), "std": list(looks["std"])}
+        file = "" if eye.file is None else str(eye.file.absolute())
+        return cls(eye.tag, eye.sha256, **looks, file=file)
 
     @property
     def preprocessing(self) -> Preprocessing:
-        return Preprocessing(self.size, tuple(self.mean), tuple(self.std), self.resize)
+        looks = (self.resize, self.interpolation, self.crop)
+        return Preprocessing(self.size, tuple(self.mean), tuple(self.std), *looks)
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,12 @@ class Version:
         """The objects that it needs while another version counts: what predicts can be solved."""
         solved = entry_of(self.method, self.settings).solves_again
         return self.objects - ({self.predict} if solved else set())
+
+    def seen_by(self, eye: Extractor) -> "Version":
+        """The same version, with the place where the file of its network lies now."""
+        if eye.file is None:
+            return self
+        return replace(self, backbone=replace(self.backbone, file=str(eye.file.absolute())))
 
     def position(self, name: str) -> int:
         """The number of a class, or one line that says there is none of that name."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.backbone import Backbone, Need
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
@@ -63,11 +63,15 @@ class Teachable(Protocol):
     needs_torch: ClassVar[bool]
     remains: ClassVar[str]  # what stays of a class that is dropped, in words; "" for nothing
 
-    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None: ...
+    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None: ...
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Every setting: those given, and defaults for the others. Refuses unknown ones."""
+
+    @classmethod
+    def needs(cls, settings: dict[str, Any]) -> Need:
+        """What it needs of a network, with these settings."""
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn new classes, and more of known ones."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter import Adapter
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.adapter import Adapter, adapter_beside
+from dafuse.backbones.backbone import Backbone, Need
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
@@ -134,7 +134,7 @@ class TaughtDAF:
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str] = words.DAF.remains
 
-    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
         self.eye, self.settings, self.seed = eye, settings, seed
         self.state: dict[str, Tensor] = {}  # of the method, after a lesson
@@ -144,13 +144,17 @@ class TaughtDAF:
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
         return checked_options("daf", {"memory_dtype": "float16", **given})
 
+    @classmethod
+    def needs(cls, settings: dict[str, Any]) -> Need:
+        return "adapters"
+
     def learn(self, lesson: Lesson) -> Tested:
         """Options of a lesson: holdout, flip, epochs, lr."""
         given = {name: value for name, value in lesson.options.items() if value is not None}
         holdout, flip = given.pop("holdout", HELD_OUT), given.pop("flip", True)
         loader, images = load_images(lesson, self.eye, flip)
         split = self._split(lesson, images, holdout)
-        trainer = Trainer(self.eye.vit, loader, self.eye.fabric, self.seed, lesson.progress)
+        trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
         method = LessonsOfDAF(trainer=trainer, **{**self.settings, **given})
         if lesson.known:
             method.load_state({name: one.to(trainer.device) for name, one in self.state.items()})
@@ -224,8 +228,8 @@ class TaughtDAF:
 
     def _adapter(self, shared: Arrays) -> Adapter:
         """The global adapter, which predicts."""
-        vit, settings = self.eye.vit, self.settings
-        adapter = Adapter(vit.depth, vit.width, settings["adapter_rank"], settings["adapter_scale"])
+        rank, scale = self.settings["adapter_rank"], self.settings["adapter_scale"]
+        adapter = adapter_beside(self.eye.network.stages, rank, scale)
         arrays = under(SHARED, shared)
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         return adapter.set(unpacked(tensors, "modules/global")).requires_grad_(False).eval()

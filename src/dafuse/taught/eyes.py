@@ -1,55 +1,154 @@
 """The frozen network of a model, by onnxruntime where that will do, else by torch."""
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dafuse.backbones.extractor import Extractor
-from dafuse.backbones.weights import BACKBONES, COMPACT
+from dafuse.backbones.backbone import Need, in_words, require_offered
+from dafuse.backbones.extractor import PROVIDERS, Extractor, available_on, require_device
+from dafuse.backbones.registry import BACKBONES, CHOICES, tag_named
+from dafuse.backbones.weights import EXPORTED, FOLDERS, exported
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.taught.table import before_torch
 
+if TYPE_CHECKING:
+    from dafuse.taught.contract import Teachable
+
+
+class Wanted(NamedTuple):
+    """What a method wants of its network."""
+
+    method: str = "the method"  # for messages
+    need: Need = "features"
+    by_torch: bool = False  # it computes by torch
+
+    @classmethod
+    def by(cls, taught: "type[Teachable]", method: str, settings: dict[str, Any]) -> "Wanted":
+        return cls(in_words(method, settings), taught.needs(settings), taught.needs_torch)
+
 
 def open_eye(
-    tag: str,
+    backbone: str | Path,
     weights: str | None = None,
     sha256: str | None = None,
     device: str = "auto",
     threads: int | None = None,
-    trains: bool = False,
+    wanted: Wanted | None = None,
+    file: str = "",
 ) -> Extractor:
-    """Open the network of this tag, with these very weights.
+    """Open a network, with these very weights.
 
     Args:
-        tag: exact timm tag, or that of the network inside the package
-        weights: a local .safetensors file with its weights
+        backbone: a named choice, an exact timm tag, or an .onnx file of `dafuse backbone export`
+        weights: a local file with its weights: .safetensors, or the network exported as .onnx
         sha256: of the weights that it must have
-        device: auto, cpu, cuda or mps; onnxruntime works on the CPU
+        device: auto, cpu, cuda or mps
         threads: how many; default: one for each processor
-        trains: the method trains modules inside the network, which torch does
+        wanted: what the method needs; default: features alone
+        file: the .onnx file that the network was opened from before, which may be gone
     """
-    by_onnxruntime = tag == COMPACT and not weights and device in ("auto", "cpu") and not trains
-    if by_onnxruntime and sha256 in (None, *BACKBONES[COMPACT].sha256):
-        return Extractor.embedded(threads)
+    require_device(device)
+    tag, wanted = tag_named(str(backbone)), wanted or Wanted()
+    if is_exported_network(tag):
+        if weights:
+            raise DafuseError(f"{backbone} has its weights inside: leave out --weights")
+        return _open_given(tag, None, sha256, device, threads, wanted)
+    if weights and is_exported_network(weights):
+        return _open_given(weights, tag, sha256, device, threads, wanted)
+    if not weights and not wanted.by_torch:
+        if _is_packaged(tag, sha256) and available_on(device):
+            return Extractor.embedded(tag, threads, device)
+        if found := _open_found(tag, sha256, device, threads, file):
+            return found
+    try:
+        return _open_by_torch(tag, weights, sha256, device, threads, wanted)
+    except DafuseError as error:
+        if not file or weights or Path(file).is_file():
+            raise
+        raise DafuseError(
+            f"{file}, the network that the model was taught with, is gone (--weights FILE names "
+            f"its new place); by torch: {error}"
+        ) from None
+
+
+def is_exported_network(name: str) -> bool:
+    """Whether this names a file, and not a tag."""
+    return name.lower().endswith(EXPORTED)
+
+
+def _is_packaged(tag: str, sha256: str | None) -> bool:
+    known = BACKBONES.get(tag)
+    return bool(known and known.packaged and sha256 in (None, *known.sha256))
+
+
+def _open_given(
+    file: str, tag: str | None, sha256: str | None, device: str, threads: int | None, wanted: Wanted
+) -> Extractor:
+    """A network exported to a file; where they are known, its tag and hash must be these."""
+    eye = Extractor(file, threads, device)
+    if wanted.by_torch:
+        raise DafuseError(
+            f"{wanted.method} computes by torch, and {file} is an exported network, for methods "
+            "without torch (lift, simplecil): leave out --method and --tune, or name --backbone "
+            f"{eye.tag}"
+        )
+    if tag not in (None, eye.tag):
+        raise DafuseError(
+            f"{file} holds the network {eye.tag}, not {tag}; a new model takes it by --backbone"
+        )
+    if sha256 not in (None, eye.sha256):
+        raise DafuseError(
+            f"the model was taught with {eye.tag} of SHA-256 {sha256}, and {file} holds one of "
+            f"{eye.sha256}: with other weights it would answer nonsense"
+        )
+    return eye
+
+
+def _open_found(
+    tag: str, sha256: str | None, device: str, threads: int | None, file: str
+) -> Extractor | None:
+    """The network from where it lay before, or from a folder of $DAFUSE_WEIGHTS; None: neither."""
+    for path in (Path(file) if file else None, exported(tag)):
+        if path is not None and path.is_file():
+            eye = Extractor(path, threads, device)
+            if eye.tag == tag and sha256 in (None, eye.sha256):
+                return eye
+    return None
+
+
+def _open_by_torch(
+    tag: str,
+    weights: str | None,
+    sha256: str | None,
+    device: str,
+    threads: int | None,
+    wanted: Wanted,
+) -> Extractor:
     if find_spec("torch") is None or find_spec("timm") is None:
-        why = _why_torch(tag, weights, device, trains)
+        why = _why_torch(tag, weights, device, wanted)
         raise DafuseError(f"{why} torch, which is not installed: pip install 'dafuse[torch]'")
     before_torch()
+    from dafuse.backbones.load import build_backbone, with_weights
     from dafuse.taught.torch_eye import TorchExtractor
 
-    return TorchExtractor.load(tag, weights, sha256, device, threads)
+    network = build_backbone(tag)
+    require_offered(wanted.method, wanted.need, tag, network.offers)
+    return TorchExtractor(with_weights(network, weights, sha256), device, threads)
 
 
-def _why_torch(tag: str, weights: str | None, device: str, trains: bool) -> str:
+def _why_torch(tag: str, weights: str | None, device: str, wanted: Wanted) -> str:
     """What asks for torch, as the beginning of a sentence."""
+    if wanted.by_torch:
+        return "a method that trains needs"
     if tag not in BACKBONES:
-        hint = did_you_mean(tag, BACKBONES)
+        hint = did_you_mean(tag, [*CHOICES, *BACKBONES])
         other = f"{hint} Another" if hint else "; any"
         return f"dafuse itself knows no backbone {tag}{other} tag of timm needs"
-    if device in ("cuda", "mps"):
-        return f"the device {device} needs"
-    if trains:
-        return "a method that trains needs"
-    if tag != COMPACT:
-        return f"the backbone {tag} needs"
+    if not BACKBONES[tag].packaged:
+        return f"the backbone {tag} (where no folder of ${FOLDERS} has {tag}{EXPORTED}) needs"
+    if not available_on(device):
+        package = PROVIDERS[device][1]
+        return f"the device {device} needs" + (f" {package} or" if package else "")
     if weights:
         return f"reading {weights} (--weights) needs"
     return f"a model taught with other weights of {tag} needs"

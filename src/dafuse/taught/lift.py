@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
-from dafuse.backbones.depths import DEPTHS, Depths
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.backbone import Backbone, Need
+from dafuse.backbones.depths import DEPTHS, Depths, place_of
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import Choice, Evidence
 from dafuse.heads.classifier import ClosedForm
@@ -58,7 +58,7 @@ class TaughtLift:
     needs_torch: ClassVar[bool] = False
     remains: ClassVar[str] = words.LIFT.remains
 
-    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         self.eye, self.features = eye, settings["features"]
         like = np.zeros(0, np.float32)
         self.lift = lift_of(eye, self.features, 0, seed, like)
@@ -89,6 +89,10 @@ class TaughtLift:
         if penalty is not None and not (isinstance(penalty, int | float) and 0 < penalty < 1e12):
             raise DafuseError(f"penalty must be above 0 and below 1e12, not {penalty!r}")
         return settings
+
+    @classmethod
+    def needs(cls, settings: dict[str, Any]) -> Need:
+        return "features"
 
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None
@@ -166,8 +170,7 @@ class TaughtLift:
             self.solved.solve_again()
 
 
-def _last_token(eye: Extractor, features: Depths) -> slice:
-    """The columns of the last block's CLS token, whose weight in the lift is 1."""
-    whats = [part.what if part.block == eye.depth - 1 else "" for part in eye.parts(features)]
-    start = whats.index("cls") * eye.width
-    return slice(start, start + eye.width)
+def _last_token(eye: Backbone, features: Depths) -> slice:
+    """The columns of what stands for the whole image at the last level; their weight is 1."""
+    (last,) = eye.parts("last")
+    return place_of(last, eye.parts(features))

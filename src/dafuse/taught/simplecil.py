@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.backbone import Backbone, Need
 from dafuse.heads.confidence import QuickTemperature, Threshold
 from dafuse.heads.head import Head
 from dafuse.taught import words
@@ -35,7 +35,7 @@ class TaughtSimpleCIL:
     needs_torch: ClassVar[bool] = False
     remains: ClassVar[str] = words.SIMPLECIL.remains
 
-    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         self.eye = eye
         self.counts_C = np.zeros(0)
         self.sums_CD = np.zeros((0, eye.width))
@@ -45,6 +45,10 @@ class TaughtSimpleCIL:
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
         refuse_unknown("simplecil", given, [])
         return {}
+
+    @classmethod
+    def needs(cls, settings: dict[str, Any]) -> Need:
+        return "features"
 
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None

@@ -6,7 +6,7 @@ takes no part in the training; they are in the sums like all others, and are lef
 turn to see how well the classes do and how sure the model may be.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dafuse.backbones.extractor import Extractor
-from dafuse.backbones.vit import ViT
+from dafuse.backbones.backbone import Backbone, Need
+from dafuse.backbones.network import Network
 from dafuse.data.stream import Task, of_classes
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
@@ -48,7 +48,7 @@ MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # in
 class _Still:
     """What a method asks of a trainer while it trains nothing."""
 
-    vit: ViT
+    network: Network
     device: torch.device
     seed: int
 
@@ -59,7 +59,7 @@ class TaughtSums:
     trains: ClassVar[bool] = True  # some do, and all of them read the images by torch
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str]
-    made_of: ClassVar[Callable[..., Any]]  # the method's class
+    made_of: ClassVar[type[Any]]  # the method's class
     name: ClassVar[str]
     in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of a benchmark run
     records: ClassVar[tuple[str, ...]]  # patterns of statistics that have an entry for each class
@@ -68,7 +68,7 @@ class TaughtSums:
     draws: ClassVar[bool] = True  # random columns, by the seed
     tunes: ClassVar[str] = "none"  # when it trains an adapter, where that is no setting
 
-    def __init__(self, eye: Extractor, settings: dict[str, Any], seed: int) -> None:
+    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
         self.eye, self.settings, self.seed = eye, settings, seed
         self.state: dict[str, Tensor] = {}  # of the method, after a lesson
@@ -78,6 +78,10 @@ class TaughtSums:
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
         return checked_options(cls.name, {**cls.in_lessons, **given})
+
+    @classmethod
+    def needs(cls, settings: dict[str, Any]) -> Need:
+        return cls.made_of.needs_of(settings)
 
     def learn(self, lesson: Lesson) -> Tested:
         """Options of a lesson that trains: holdout, flip, epochs, lr."""
@@ -96,7 +100,7 @@ class TaughtSums:
         names, nothing = lesson.names[lesson.known :], images.take(np.zeros(0, dtype=np.int64))
         train = of_classes(images.take(~is_held_out), lesson.known, new)
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
-        trainer = Trainer(self.eye.vit, loader, self.eye.fabric, self.seed, lesson.progress)
+        trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
         method = self._method(trainer, given)
         # without images to try, it chooses as a benchmark run does, which says nothing of classes
         method.teach(task, images, tried if len(tried) else None)
@@ -216,7 +220,7 @@ class TaughtSums:
     def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
         """The benchmark's method, with all that was learned."""
         device = self.eye.fabric.device
-        trainer = trainer or _Still(self.eye.vit, device, self.seed)
+        trainer = trainer or _Still(self.eye.network, device, self.seed)
         method = type(self).made_of(trainer=trainer, **{**self.settings, **(given or {})})
         if self.state:
             method.load_state({name: one.to(device) for name, one in self.state.items()})
@@ -224,7 +228,7 @@ class TaughtSums:
 
     def _network(self, shared: Arrays, device: torch.device) -> Any:
         """The part of the method that computes hidden features, on this device."""
-        still = _Still(self.eye.vit, device, self.seed)
+        still = _Still(self.eye.network, device, self.seed)
         method = type(self).made_of(trainer=still, **self.settings)
         method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
         return method

@@ -1,4 +1,4 @@
-"""Images by torch: features by any plain ViT of timm, and lessons for methods that train."""
+"""Images by torch: features by any network of timm, and lessons for methods that train."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from dafuse.backbones.adapter import Adapter
 from dafuse.backbones.attach import Attachment
-from dafuse.backbones.depths import Depths, Part, parts_of
+from dafuse.backbones.depths import Depths, Part
 from dafuse.backbones.extractor import FEATURES, Extractor, available_processors
 from dafuse.backbones.folded import fold
 from dafuse.backbones.graph import quiet, traced
-from dafuse.backbones.load import load_backbone
+from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Augmentation, Dataset, ImageSet
@@ -34,24 +34,26 @@ HOLDS_OUT = 5  # images that a class must have for some of them to be held out
 class TorchExtractor(Extractor):
     """A network of torch that does what an `Extractor` does, also with a module attached."""
 
-    def __init__(self, vit: ViT, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(self, network: Network, device: str = "auto", threads: int | None = None) -> None:
         self.fabric = launch(device, "fp32", False)
-        self.vit = vit.to(self.fabric.device)
+        self.network = network.to(self.fabric.device)
         self.threads = threads or available_processors()
         if threads:
             torch.set_num_threads(threads)
-        self.tag, self.sha256 = vit.tag, vit.sha256
-        self.preprocessing = vit.preprocessing
-        self.width, self.depth = vit.width, vit.depth
+        self.tag, self.sha256 = network.tag, network.sha256
+        self.preprocessing, self.offers = network.preprocessing, network.offers
+        self.width, self.depth = network.width, network.depth
 
-    @classmethod
-    def load(
-        cls, tag: str, weights: str | None, sha256: str | None, device: str, threads: int | None
-    ) -> "TorchExtractor":
-        return cls(load_backbone(tag, weights, sha256), device, threads)
+    @property
+    def file(self) -> None:
+        return None
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        return self.network.stages
 
     def parts(self, depths: Depths) -> list[Part]:
-        return parts_of(depths, self.depth)
+        return self.network.parts(depths)
 
     def graph(
         self,
@@ -60,10 +62,12 @@ class TorchExtractor(Extractor):
         lift: Callable[[Tensor], Tensor] | None = None,
     ) -> "ModelProto":
         """As `Extractor.graph`; an adapter can be inside, and a map that lifts the features."""
-        vit = deepcopy(self.vit).cpu()
-        vit = vit if attached is None else fold(vit, attached)
+        network = deepcopy(self.network).cpu()
+        if attached is not None and isinstance(network, ViT):
+            network, attached = fold(network, attached), None
         with quiet(), torch.no_grad():
-            return traced(_Reading(vit, depths, lift).eval(), self.pixels, [FEATURES])
+            reading = _Reading(network, attached, depths, lift)
+            return traced(reading.eval(), self.pixels, [FEATURES])
 
     @torch.inference_mode()
     def encode(
@@ -74,20 +78,26 @@ class TorchExtractor(Extractor):
     ) -> np.ndarray:
         pixels_B3SS = torch.from_numpy(squares_B3SS).to(self.fabric.device)
         images_B3SS = normalised(pixels_B3SS, self.preprocessing)
-        feats_BF = self.vit(images_B3SS, attached, depths)
+        feats_BF = self.network(images_B3SS, attached, depths)
         return feats_BF.float().cpu().numpy()
 
 
 class _Reading(nn.Module):
     """Float pixels, 0 to 255, to the features of one kind of depths, lifted or as they are."""
 
-    def __init__(self, vit: ViT, depths: Depths, lift: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        attached: Adapter | None,
+        depths: Depths,
+        lift: Callable[[Tensor], Tensor] | None,
+    ) -> None:
         super().__init__()
-        self.vit, self.depths, self.lift = vit, depths, lift
+        self.network, self.attached, self.depths, self.lift = network, attached, depths, lift
 
     def forward(self, pixels_B3SS: Tensor) -> dict[str, Tensor]:
-        images_B3SS = normalised(pixels_B3SS, self.vit.preprocessing)
-        feats_BF = self.vit(images_B3SS, None, self.depths)
+        images_B3SS = normalised(pixels_B3SS, self.network.preprocessing)
+        feats_BF = self.network(images_B3SS, self.attached, self.depths)
         return {FEATURES: feats_BF if self.lift is None else self.lift(feats_BF)}
 
 

@@ -1,0 +1,104 @@
+"""Any network of timm that gives the features of its blocks or stages: frozen, nothing attaches."""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.backbone import Need
+from dafuse.backbones.depths import Depths, Level
+from dafuse.backbones.network import Network, unit_scale
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
+
+
+class Seen(NamedTuple):
+    """What a network makes of a batch."""
+
+    levels: list[tuple[Tensor, Tensor | None]]  # positions [B, N, D], class token [B, D]
+    pooled_BD: Tensor  # what its own classifier would be given
+
+
+class AnyTimm(Network):
+    """Features by `forward_intermediates`, timm's one interface to all its families.
+
+    The last level's feature is what timm would give the network's own classifier; inner levels have
+    a class token where the network has one, else the mean of all positions. All are brought to one
+    scale.
+    """
+
+    offers: ClassVar[frozenset[Need]] = frozenset({"features", "whole network"})
+
+    def __init__(self, timm_model: nn.Module, preprocessing: Preprocessing, tag: str = "") -> None:
+        super().__init__(timm_model, preprocessing, tag)
+        model = self.timm
+        if not hasattr(model, "forward_intermediates"):
+            kind = type(model).__name__
+            raise DafuseError(
+                f"the backbone {tag} is a {kind}, and timm does not give the features of its "
+                "stages: choose another"
+            )
+        options = signature(model.forward_intermediates).parameters
+        prefixes = getattr(model, "num_prefix_tokens", 0)  # without any, some give none back
+        self._has_prefix = "return_prefix_tokens" in options and prefixes > 0
+        self._has_cls = self._has_prefix and getattr(model, "cls_token", None) is not None
+        channels = [stage["num_chs"] for stage in model.feature_info]
+        pooled = getattr(model, "head_hidden_size", None) or model.num_features
+        self.levels = [
+            *(Level("cls" if self._has_cls else "mean", width, width) for width in channels[:-1]),
+            Level("pooled", pooled, channels[-1]),
+        ]
+        self.stages = []
+        sides = [preprocessing.size // stage["reduction"] for stage in model.feature_info]
+        self.values_kept = sum(s * s * width for s, width in zip(sides, channels, strict=True))
+
+    def forward(
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None = None,
+        depths: Depths = "last",
+    ) -> Tensor:
+        if depths == "last":
+            pooled_BD = unit_scale(self.walk(images_B3HW, attached).pooled_BD)
+            return pooled_BD if attached is None else attached.readout(pooled_BD[:, None])
+        return self.at_depths(images_B3HW, attached, [depths])[depths]
+
+    def at_depths(
+        self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
+    ) -> dict[str, Tensor]:
+        seen = self.walk(images_B3HW, attached)
+
+        def level(number: int) -> tuple[Tensor, Tensor]:
+            positions_BND, cls_BD = seen.levels[number]
+            tokens_BND = unit_scale(positions_BND)
+            if number == self.depth - 1:
+                return unit_scale(seen.pooled_BD), tokens_BND
+            return (tokens_BND.mean(1) if cls_BD is None else unit_scale(cls_BD)), tokens_BND
+
+        return self.read(kinds, level)
+
+    def walk(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
+        """All levels, and what the network ends in."""
+        if attached is not None:
+            raise TypeError(f"nothing can be attached to {self.tag}")
+        more = {"return_prefix_tokens": True} if self._has_prefix else {}
+        last, found = self.timm.forward_intermediates(images_B3HW, **more)
+        levels = [(_positions(grid), cls) for grid, cls in map(self._grid_and_cls, found)]
+        return Seen(levels, self.pool(last))
+
+    def pool(self, last: Tensor) -> Tensor:
+        """What the network's own classifier would be given of its last level."""
+        pooled_BD: Tensor = self.timm.forward_head(last, pre_logits=True)
+        return pooled_BD
+
+    def _grid_and_cls(self, found: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        if isinstance(found, Tensor):
+            return found, None
+        grid_BDHW, prefix_BPD = found
+        return grid_BDHW, prefix_BPD[:, 0] if self._has_cls else None
+
+
+def _positions(grid_BDHW: Tensor) -> Tensor:
+    return grid_BDHW.flatten(2).transpose(1, 2)

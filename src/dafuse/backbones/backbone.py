@@ -1,0 +1,89 @@
+"""What a frozen network gives and what a method may need of it. No torch here."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from dafuse.backbones.depths import Depths, Part
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Need = Literal["features", "adapters", "prompts", "whole network", "last block"]
+
+
+class Backbone(Protocol):
+    """A frozen network: an exported file (`extractor`), or one of torch (`taught.torch_eye`)."""
+
+    tag: str  # exact: it names one set of weights
+    sha256: str  # of the file of weights
+    preprocessing: Preprocessing
+
+    @property
+    def offers(self) -> Collection[Need]:
+        """What a method may ask of it."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers the features of the last level have."""
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are (`depths`)."""
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """Blocks that have a place for an adapter, and their width, of each stage; or none."""
+
+    def parts(self, depths: Depths) -> list[Part]:
+        """What the features of these depths are made of, in order."""
+
+    def width_at(self, depths: Depths) -> int:
+        """How many numbers the features of these depths have."""
+
+    def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
+        """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
+
+    def graph(self, depths: Depths) -> "ModelProto":
+        """The network as one ONNX graph with all its weights, whose output is ``features``."""
+
+
+# what each need is, and which networks serve; the first that is named lies in the package
+WORDS: dict[Need, tuple[str, str]] = {
+    "features": ("features", "any network of timm"),
+    "adapters": (
+        "places for adapters",
+        "plain ViTs, ConvNeXt and Swin have them, such as --backbone embedded, small, "
+        "convnext_tiny.in12k_ft_in1k or swin_tiny_patch4_window7_224.ms_in1k",
+    ),
+    "prompts": (
+        "places for prompts",
+        "plain ViTs have them, such as --backbone embedded, small or base",
+    ),
+    "whole network": (
+        "a network whose weights can be trained",
+        "any tag of timm has that, such as --backbone embedded or resnet50.a1_in1k",
+    ),
+    "last block": (
+        "a last block that can be split off",
+        "plain ViTs have one, such as --backbone embedded, small or base",
+    ),
+}
+
+
+def in_words(method: str, options: Mapping[str, Any]) -> str:
+    """The method, and that it tunes the network where its options say so."""
+    tune = options.get("tune", "none")
+    return method if tune == "none" else f"{method} with tune={tune}"
+
+
+def require_offered(method: str, need: Need, tag: str, offers: Collection[Need]) -> None:
+    """Refuse a method and a network that cannot work together, and name networks that can."""
+    if need not in offers:
+        what, others = WORDS[need]
+        raise DafuseError(
+            f"{method} needs {what}, which the backbone {tag} does not have: {others}"
+        )

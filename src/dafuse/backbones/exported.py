@@ -1,0 +1,66 @@
+"""A network of torch written to one .onnx file for the light core, and compared with it first."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dafuse.backbones.card import INPUT
+from dafuse.backbones.depths import DEPTHS
+from dafuse.backbones.graph import AllDepths, graph
+from dafuse.backbones.network import Network
+from dafuse.data.pictures import made_up
+from dafuse.errors import DafuseError
+from dafuse.files import require_writable, write_atomically
+
+LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
+TOLERANCE = 1e-3  # of features, whose numbers are about 1; 1e-5 is usual
+
+
+def export_backbone(network: Network, file: Path) -> float:
+    """Write the file, whole and computing what the network does, or not at all.
+
+    Returns the largest difference between features of the two, on pictures made up for that.
+    """
+    require_exportable(network, file)
+    content = graph(network)
+    difference = _largest_difference(content, network)
+    if not difference <= TOLERANCE:  # or is no number
+        raise DafuseError(
+            f"what was exported of {network.tag} gives other features than the network (they "
+            f"differ by up to {difference:.2g}): nothing was written"
+        )
+    write_atomically(file, content)
+    return difference
+
+
+def require_exportable(network: Network, file: Path) -> None:
+    """Refuse what cannot be written, before it is computed."""
+    if file.suffix.lower() != ".onnx":
+        raise DafuseError(f"the file of an exported network ends in .onnx, which {file} does not")
+    require_writable(file)
+    size = sum(p.numel() * p.element_size() for p in network.state_dict().values())
+    if size > LARGEST:
+        raise DafuseError(
+            f"{network.tag} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
+            f"{LARGEST / 1e9:.1f} GB: use it by torch"
+        )
+
+
+def _largest_difference(content: bytes, network: Network) -> float:
+    """Between features by onnxruntime and by torch, as a share of the typical feature."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised, which is enough
+    session = InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    pixels_N3SS = made_up(network.preprocessing.size)
+    found = session.run(list(DEPTHS), {INPUT: pixels_N3SS})
+    with torch.no_grad():
+        expected = AllDepths(network).eval()(torch.from_numpy(pixels_N3SS))
+    differences = []
+    for depths, ours_NF in zip(DEPTHS, found, strict=True):
+        theirs_NF = expected[depths].numpy()
+        typical = max(1.0, float(np.sqrt(np.mean(theirs_NF**2))))
+        differences.append(float(np.abs(ours_NF - theirs_NF).max()) / typical)
+    return float(np.max(differences))

@@ -1,0 +1,72 @@
+"""Milliseconds for an image by each network that has a name, on the CPU: onnxruntime and torch.
+
+Weights are random, but for the networks inside the package: speed does not depend on them.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dafuse.backbones.depths import Depths
+from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.graph import graph
+from dafuse.backbones.registry import BACKBONES, CHOICES, COMPACT, COMPACT_V1
+from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.setting import Parts, Setting, network
+from dafuse.data.pictures import made_up
+from dafuse.taught.torch_eye import TorchExtractor
+
+DEPTHS: Depths = "moments"  # what lift reads
+ALL = (COMPACT_V1, *CHOICES.values())
+QUICK = (COMPACT_V1, COMPACT)
+GOAL = Goal("ratio", most=1.3)  # of the embedded network against the one before
+
+
+def parts(setting: Setting) -> Parts:
+    return {
+        "onnxruntime": partial(_measure, setting, _by_onnxruntime),
+        "torch": partial(_measure, setting, _by_torch),
+    }
+
+
+def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> list[Row]:
+    tags = (setting.backbone, COMPACT_V1) if setting.backbone else QUICK if setting.quick else ALL
+    with tempfile.TemporaryDirectory() as folder:
+        eyes = {tag: open_eye(tag, Path(folder) / f"{n}.onnx") for n, tag in enumerate(tags)}
+        measures = {tag: partial(_milliseconds, eye) for tag, eye in eyes.items()}
+        found = setting.alternate(measures, "backbones", warm_up=tags)
+    before = "version 1 of the embedded network", found[COMPACT_V1]
+    return [
+        compared(
+            f"{tag}, {eyes[tag].pixels} px",
+            "ms/image",
+            found[tag],
+            before if tag != COMPACT_V1 else None,
+            "share",
+            GOAL if tag == COMPACT and not setting.quick else None,
+        )
+        for tag in tags
+    ]
+
+
+def _by_onnxruntime(tag: str, file: Path) -> Extractor:
+    if tag in BACKBONES and BACKBONES[tag].packaged:
+        return Extractor.embedded(tag, device="cpu")
+    file.write_bytes(graph(network(tag)))
+    return Extractor(file, device="cpu")
+
+
+def _by_torch(tag: str, file: Path) -> Extractor:
+    return TorchExtractor(network(tag), "cpu")
+
+
+def _milliseconds(eye: Extractor) -> float:
+    """For an image, among as many as there are made-up ones."""
+    squares_B3SS = np.ascontiguousarray(made_up(eye.pixels))
+    start = time.perf_counter()
+    eye.encode(squares_B3SS, DEPTHS)
+    return 1000 * (time.perf_counter() - start) / len(squares_B3SS)
