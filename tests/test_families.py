@@ -380,6 +380,13 @@ def test_a_network_is_exported_and_taught_without_torch(
     assert by_tag.returncode == 0, by_tag.stderr
 
 
+def write_eye(file: Path, digit: str = "1") -> None:
+    """Export a small network, whose weights are said to have the SHA-256 of this digit alone."""
+    network = small_network("ResNet")
+    network.sha256 = digit * 64
+    export_backbone(network, file)
+
+
 def test_a_file_that_is_gone_is_named_where_torch_is_not_installed(
     photos: Path,
     tmp_path: Path,
@@ -387,9 +394,7 @@ def test_a_file_that_is_gone_is_named_where_torch_is_not_installed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, model = tmp_path / "eye.onnx", str(tmp_path / "model")
-    network = small_network("ResNet")
-    network.sha256 = "1" * 64
-    export_backbone(network, file)
+    write_eye(file)
     main(["learn", model, str(photos), "--backbone", str(file)])
     file.unlink()
     monkeypatch.setattr("dafuse.taught.eyes.find_spec", lambda name: None)
@@ -404,9 +409,7 @@ def test_a_lesson_remembers_where_the_file_lies_now(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, model = tmp_path / "eye.onnx", str(tmp_path / "model")
-    network = small_network("ResNet")
-    network.sha256 = "1" * 64
-    export_backbone(network, file)
+    write_eye(file)
     main(["learn", model, str(photos), "--backbone", str(file)])
     moved = str(file.rename(tmp_path / "moved.onnx"))
     main(["learn", model, str(photos), "--backbone", moved, "--no-recognise"])
@@ -426,11 +429,8 @@ def test_a_lesson_remembers_where_the_file_lies_now(
 def test_a_file_of_another_network_is_refused(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = small_network("ResNet")
-    network.sha256 = "1" * 64
-    export_backbone(network, tmp_path / "one.onnx")
-    network.sha256 = "2" * 64
-    export_backbone(network, tmp_path / "two.onnx")
+    write_eye(tmp_path / "one.onnx", "1")
+    write_eye(tmp_path / "two.onnx", "2")
     model = str(tmp_path / "model")
     main(["learn", model, str(photos), "--backbone", str(tmp_path / "one.onnx")])
     before = (tmp_path / "model" / "model.json").read_bytes()
@@ -529,7 +529,7 @@ def test_an_exported_model_is_no_network_and_the_other_way_round(
         (["predict", str(tmp_path / "eye.onnx"), file], "was not made by dafuse export"),
     ):
         if "eye.onnx" in arguments[1]:
-            export_backbone(small_network("ResNet"), tmp_path / "eye.onnx")
+            write_eye(tmp_path / "eye.onnx")
         capsys.readouterr()
         with pytest.raises(SystemExit):
             main(arguments)

@@ -85,7 +85,7 @@ class AnyTimm(Network):
             raise TypeError(f"nothing can be attached to {self.tag}")
         more = {"return_prefix_tokens": True} if self._has_prefix else {}
         last, found = self.timm.forward_intermediates(images_B3HW, **more)
-        levels = [(_positions(grid), cls) for grid, cls in map(self._grid_and_cls, found)]
+        levels = [(positions_of(grid), cls) for grid, cls in map(self._grid_and_cls, found)]
         return Seen(levels, self.pool(last))
 
     def pool(self, last: Tensor) -> Tensor:
@@ -100,5 +100,6 @@ class AnyTimm(Network):
         return grid_BDHW, prefix_BPD[:, 0] if self._has_cls else None
 
 
-def _positions(grid_BDHW: Tensor) -> Tensor:
+def positions_of(grid_BDHW: Tensor) -> Tensor:
+    """A grid's vectors one after another [B, N, D]."""
     return grid_BDHW.flatten(2).transpose(1, 2)

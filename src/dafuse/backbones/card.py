@@ -9,6 +9,7 @@ from dafuse.backbones.depths import Part
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 
+LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
 INPUT = "pixels"
@@ -63,6 +64,15 @@ def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneC
         return BackboneCard(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
+
+
+def require_fits(tag: str, size: int, instead: str = "") -> None:
+    """Refuse a network of so many bytes of weights that no .onnx file holds them."""
+    if size > LARGEST:
+        raise DafuseError(
+            f"{tag} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
+            f"{LARGEST / 1e9:.1f} GB{instead}"
+        )
 
 
 def as_properties(content: Mapping[str, Any]) -> dict[str, str]:

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dafuse.backbones.card import INPUT
+from dafuse.backbones.card import INPUT, require_fits
 from dafuse.backbones.depths import DEPTHS
+from dafuse.backbones.extractor import session_of
 from dafuse.backbones.graph import AllDepths, graph
 from dafuse.backbones.network import Network
 from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_atomically
 
-LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 TOLERANCE = 1e-3  # of features, whose numbers are about 1; 1e-5 is usual
 
 
@@ -40,22 +40,13 @@ def require_exportable(network: Network, file: Path) -> None:
         raise DafuseError(f"the file of an exported network ends in .onnx, which {file} does not")
     require_writable(file)
     size = sum(p.numel() * p.element_size() for p in network.state_dict().values())
-    if size > LARGEST:
-        raise DafuseError(
-            f"{network.tag} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
-            f"{LARGEST / 1e9:.1f} GB: use it by torch"
-        )
+    require_fits(network.tag, size, ": use it by torch")
 
 
 def _largest_difference(content: bytes, network: Network) -> float:
     """Between features by onnxruntime and by torch, as a share of the typical feature."""
-    from onnxruntime import InferenceSession, SessionOptions
-
-    options = SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised, which is enough
-    session = InferenceSession(content, options, providers=["CPUExecutionProvider"])
     pixels_N3SS = made_up(network.preprocessing.size)
-    found = session.run(list(DEPTHS), {INPUT: pixels_N3SS})
+    found = session_of(content).run(list(DEPTHS), {INPUT: pixels_N3SS})
     with torch.no_grad():
         expected = AllDepths(network).eval()(torch.from_numpy(pixels_N3SS))
     differences = []

@@ -17,7 +17,7 @@ import numpy as np
 from dafuse.backbones.backbone import Need
 from dafuse.backbones.card import INPUT, read_backbone_card
 from dafuse.backbones.depths import Depths, Part, width_of
-from dafuse.backbones.registry import BACKBONES, COMPACT
+from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.errors import DafuseError
@@ -68,8 +68,7 @@ class Extractor:
     @property
     def file(self) -> Path | None:
         """Path of the file; None for a network inside the package."""
-        known = BACKBONES.get(self.tag)
-        return None if known and known.packaged and self.sha256 in known.sha256 else self._file
+        return None if is_packaged(self.tag, self.sha256) else self._file
 
     @property
     def stages(self) -> list[tuple[int, int]]:
@@ -186,6 +185,15 @@ def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSes
     except Exception as error:  # onnxruntime has a class of error for each way to fail
         reason = " ".join(str(error).split())[:200]
         raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+
+
+def session_of(content: bytes) -> "InferenceSession":
+    """A file that is not written yet, opened to compare what it computes."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised, which is enough
+    return InferenceSession(content, options, providers=[PROVIDERS["cpu"][0]])
 
 
 def require_device(device: str) -> None:

@@ -55,6 +55,12 @@ def tag_named(name: str) -> str:
     return CHOICES.get(name, name)
 
 
+def is_packaged(tag: str, sha256: str | None = None) -> bool:
+    """Whether the package has the network of this tag; with a hash, whether with these weights."""
+    known = BACKBONES.get(tag)
+    return bool(known and known.packaged and sha256 in (None, *known.sha256))
+
+
 def next_better(tag: str) -> str:
     """The named choice after this tag's; "" after the last, and for tags that are no choice."""
     names, tags = list(CHOICES), [COMPACT_V1, *CHOICES.values()]

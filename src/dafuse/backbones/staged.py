@@ -10,7 +10,7 @@ from timm.models.convnext import ConvNeXt, ConvNeXtBlock
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 
-from dafuse.backbones.any_timm import AnyTimm, Seen
+from dafuse.backbones.any_timm import AnyTimm, Seen, positions_of
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.backbone import Need
 from dafuse.data.preprocessing import Preprocessing
@@ -35,9 +35,8 @@ class Staged(AnyTimm):
         )
 
     def walk(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
-        return (self._walk_convnext if self._is_convnext else self._walk_swin)(
-            images_B3HW, attached
-        )
+        walk = self._walk_convnext if self._is_convnext else self._walk_swin
+        return walk(images_B3HW, attached)
 
     def _walk_convnext(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
         x_BDHW = _per_position(attached, self.timm.stem(images_B3HW))
@@ -51,7 +50,7 @@ class Staged(AnyTimm):
                 if beside is not None:
                     x_BDHW = x_BDHW + beside.permute(0, 3, 1, 2)
                 layer += 1
-            levels.append((x_BDHW.flatten(2).transpose(1, 2), None))
+            levels.append((positions_of(x_BDHW), None))
         return Seen(levels, self.pool(self.timm.norm_pre(x_BDHW)))
 
     def _walk_swin(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
@@ -90,7 +89,7 @@ def _per_position(attached: Attachment | None, x_BDHW: Tensor) -> Tensor:
     if attached is None:
         return x_BDHW
     height = x_BDHW.shape[2]
-    tokens_BND = attached.tokens(x_BDHW.flatten(2).transpose(1, 2))
+    tokens_BND = attached.tokens(positions_of(x_BDHW))
     return tokens_BND.transpose(1, 2).unflatten(2, (height, -1))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from dafuse.backbones.depths import Depths
 from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.graph import graph
-from dafuse.backbones.registry import BACKBONES, CHOICES, COMPACT, COMPACT_V1
+from dafuse.backbones.registry import CHOICES, COMPACT, COMPACT_V1, is_packaged
 from dafuse.benchmarks.rounds import Goal, Row, compared
 from dafuse.benchmarks.setting import Parts, Setting, network
 from dafuse.data.pictures import made_up
@@ -54,7 +54,7 @@ def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> li
 
 
 def _by_onnxruntime(tag: str, file: Path) -> Extractor:
-    if tag in BACKBONES and BACKBONES[tag].packaged:
+    if is_packaged(tag):
         return Extractor.embedded(tag, device="cpu")
     file.write_bytes(graph(network(tag)))
     return Extractor(file, device="cpu")

@@ -65,9 +65,7 @@ class ICaRL(Method):
         check_ranges(self, temperature=(0.01, 100))
         network, device = self.trainer.network, self.trainer.device
         self.network = network.trainable_copy()
-        self.previous = network.trainable_copy().requires_grad_(
-            False
-        )  # the network before the task
+        self.previous = network.trainable_copy().requires_grad_(False)  # as before the task
         self.rows_CE = torch.zeros(0, network.width + 1, device=device)
         self.means_CD = torch.zeros(0, network.width, device=device)
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))

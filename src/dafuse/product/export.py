@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse import __version__
-from dafuse.backbones.card import INPUT
-from dafuse.backbones.extractor import FEATURES
+from dafuse.backbones.card import INPUT, require_fits
+from dafuse.backbones.extractor import FEATURES, session_of
 from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
@@ -30,7 +30,6 @@ from dafuse.product.version import Version
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 LEAST_SMALLER = 0.8  # a file of int8 weights must be this share of the other at most
 TOLERANCE = 1e-4  # of probabilities, between the model and a file of float32 weights
 OF_FAMILIARITY = 10  # times that: it is of the size of logits, not of probabilities
@@ -206,12 +205,7 @@ def _card(model: Predictor, version: Version, int8: bool) -> Card:
 def _with_card(network: "ModelProto", card: Card) -> bytes:
     from onnx import helper
 
-    size = network.ByteSize()
-    if size > LARGEST:
-        raise DafuseError(
-            f"{card.backbone} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
-            f"{LARGEST / 1e9:.1f} GB"
-        )
+    require_fits(card.backbone, network.ByteSize())
     del network.metadata_props[:]
     helper.set_model_props(network, card.properties())
     return network.SerializeToString()
@@ -254,13 +248,8 @@ def _quiet() -> Iterator[None]:
 
 def _difference(data: bytes, model: Predictor) -> Difference:
     """Both are asked about the same pictures, the file as its users will ask it."""
-    from onnxruntime import InferenceSession, SessionOptions
-
-    options = SessionOptions()
-    options.log_severity_level = 4
-    session = InferenceSession(data, options, providers=["CPUExecutionProvider"])
     pixels_N3SS = made_up(model.preprocessing.size)
-    found = Answers(*session.run(OUTPUTS[1:], {INPUT: pixels_N3SS}))
+    found = Answers(*session_of(data).run(OUTPUTS[1:], {INPUT: pixels_N3SS}))
     expected = model.head.answers(model.encode(pixels_N3SS))
     apart_NC, apart_N = (np.abs(a - b) for a, b in zip(found, expected, strict=True))
     both = [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dafuse.backbones.backbone import Need, in_words, require_offered
 from dafuse.backbones.extractor import PROVIDERS, Extractor, available_on, require_device
-from dafuse.backbones.registry import BACKBONES, CHOICES, tag_named
+from dafuse.backbones.registry import BACKBONES, CHOICES, is_packaged, tag_named
 from dafuse.backbones.weights import EXPORTED, FOLDERS, exported
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.taught.table import before_torch
@@ -56,7 +56,7 @@ def open_eye(
     if weights and is_exported_network(weights):
         return _open_given(weights, tag, sha256, device, threads, wanted)
     if not weights and not wanted.by_torch:
-        if _is_packaged(tag, sha256) and available_on(device):
+        if is_packaged(tag, sha256) and available_on(device):
             return Extractor.embedded(tag, threads, device)
         if found := _open_found(tag, sha256, device, threads, file):
             return found
@@ -74,11 +74,6 @@ def open_eye(
 def is_exported_network(name: str) -> bool:
     """Whether this names a file, and not a tag."""
     return name.lower().endswith(EXPORTED)
-
-
-def _is_packaged(tag: str, sha256: str | None) -> bool:
-    known = BACKBONES.get(tag)
-    return bool(known and known.packaged and sha256 in (None, *known.sha256))
 
 
 def _open_given(
@@ -144,7 +139,7 @@ def _why_torch(tag: str, weights: str | None, device: str, wanted: Wanted) -> st
         hint = did_you_mean(tag, [*CHOICES, *BACKBONES])
         other = f"{hint} Another" if hint else "; any"
         return f"dafuse itself knows no backbone {tag}{other} tag of timm needs"
-    if not BACKBONES[tag].packaged:
+    if not is_packaged(tag):
         return f"the backbone {tag} (where no folder of ${FOLDERS} has {tag}{EXPORTED}) needs"
     if not available_on(device):
         package = PROVIDERS[device][1]
