@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIGHT := .venv-light/bin
 
-.PHONY: demo demo-research test test-light lint clean
+.PHONY: demo demo-research test test-light lint faults clean
 
 demo: .venv-light/demo-ready
 	$(LIGHT)/dafuse demo
@@ -17,6 +17,12 @@ test: .venv/test-ready lint test-light
 # tests/conftest.py imports torch, so it is cut off here
 test-light: .venv-light/test-ready
 	$(LIGHT)/pytest --confcutdir tests/light tests/light
+
+# the storm: kills, full disks, damaged files, hostile pictures and requests (docs/reliability.md)
+MINUTES ?= 5
+SEED ?= 1
+faults: .venv/test-ready
+	PYTHONPATH=tests $(BIN)/python -m faults --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .
