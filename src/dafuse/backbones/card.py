@@ -1,8 +1,13 @@
-"""What an .onnx file of dafuse says about itself, as its text properties. No torch here."""
+"""What an .onnx file of dafuse says about itself, as text properties; the last is its checksum.
 
+No torch here.
+"""
+
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from dafuse.backbones.depths import Part
@@ -12,6 +17,7 @@ from dafuse.errors import DafuseError
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
+SEAL = "sha256_of_all_before"
 INPUT = "pixels"
 # for whoever has the file and not dafuse
 PICTURES = {
@@ -25,6 +31,8 @@ FEATURES = {
     "are made of, in order: level (a block or a stage, from 0), what (cls, pooled, or mean or std "
     "of its patches or positions), width (how many numbers)",
 }
+
+CHUNK = 2**20  # bytes of a file that are hashed at once
 
 
 @dataclass(frozen=True)
@@ -91,3 +99,40 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
 
 def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
     return Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})
+
+
+def sealed(content: bytes) -> bytes:
+    """A serialised model with one property more, at its very end: the SHA-256 of all before it.
+
+    A protobuf goes on where another entry of a list is appended, so this is a model as before.
+    """
+    return content + _seal(hashlib.sha256(content).hexdigest())
+
+
+def require_sealed(file: Path) -> None:
+    """Refuse a file that does not end in the SHA-256 of all that comes before."""
+    digest, left = hashlib.sha256(), file.stat().st_size - len(_seal("0" * 64))
+    with file.open("rb") as stream:
+        while left > 0 and (part := stream.read(min(CHUNK, left))):
+            digest.update(part)
+            left -= len(part)
+        end = stream.read()
+    if end == _seal(digest.hexdigest()):
+        return
+    if SEAL.encode() in end:
+        raise DafuseError(f"{file} is damaged or was changed: bring back a copy, or export again")
+    raise DafuseError(
+        f"{file} does not end in dafuse's checksum: it is cut off or damaged, or another program "
+        "or an older dafuse wrote it; write it again (dafuse export, dafuse backbone export)"
+    )
+
+
+def _seal(digest: str) -> bytes:
+    """The property as protobuf has it: an entry of ModelProto.metadata_props, which is field 14."""
+    entry = _field(1, SEAL.encode()) + _field(2, digest.encode())
+    return _field(14, entry)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of bytes, fewer than 128 of them: its number and type, its length, its content."""
+    return bytes([number << 3 | 2, len(content)]) + content

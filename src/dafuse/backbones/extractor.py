@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse.backbones.backbone import Need
-from dafuse.backbones.card import INPUT, read_backbone_card
+from dafuse.backbones.card import INPUT, read_backbone_card, require_sealed
 from dafuse.backbones.depths import Depths, Part, width_of
 from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
 from dafuse.data.images import UnreadableImage
@@ -166,6 +166,7 @@ def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSes
     if not os.access(path, os.R_OK):
         raise DafuseError(f"{path} cannot be read: permission denied")
     require_device(device)
+    require_sealed(path)
     there = get_available_providers()
     if device == "auto":
         device = "cuda" if PROVIDERS["cuda"][0] in there else "cpu"
