@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIGHT := .venv-light/bin
 
-.PHONY: demo demo-research test test-light lint faults clean
+.PHONY: demo demo-research test test-light test-oldest lint faults wheel clean
 
 demo: .venv-light/demo-ready
 	$(LIGHT)/dafuse demo
@@ -23,6 +23,15 @@ MINUTES ?= 5
 SEED ?= 1
 faults: .venv/test-ready
 	PYTHONPATH=tests $(BIN)/python -m faults --minutes $(MINUTES) --seed $(SEED)
+
+# the oldest versions that pyproject.toml allows; WHAT=all for everything with torch
+WHAT ?= light
+test-oldest:
+	PYTHON=$(PYTHON) scripts/test_oldest.sh $(WHAT)
+
+# the wheel and its software bill of materials, in dist/
+wheel:
+	$(PYTHON) scripts/make_wheel.py
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .
@@ -56,4 +65,4 @@ lint: .venv/test-ready
 	@touch $@ .venv/research-ready
 
 clean:
-	rm -rf .venv .venv-light build dist
+	rm -rf .venv .venv-* build dist
