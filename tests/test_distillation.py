@@ -72,3 +72,20 @@ def test_a_folder_without_pictures_is_refused(sources: list[str], tmp_path: Path
         text=True,
     )
     assert found.stderr.strip() == f"there are no pictures in {tmp_path / 'empty'}"
+
+
+def test_the_published_log_draws_a_curve(tmp_path: Path) -> None:
+    log = SCRIPTS.parents[1] / "docs" / "figures" / "distill_curve.jsonl"
+    drawn, teacher = tmp_path / "curve.svg", ["--teacher", "63.4", "58.9"]
+    subprocess.run(
+        [sys.executable, "curve.py", log, drawn, *teacher], cwd=SCRIPTS, check=True, timeout=120
+    )
+    assert "<svg" in drawn.read_text()
+    (tmp_path / "log.jsonl").write_text('{"stage": "blocks", "step": 50, "images": 51200}\n')
+    refused = subprocess.run(
+        [sys.executable, "curve.py", tmp_path / "log.jsonl", drawn, *teacher],
+        cwd=SCRIPTS,
+        capture_output=True,
+        text=True,
+    )
+    assert "was it made without --held-out?" in refused.stderr

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 LOG = "log.jsonl"
 LOG_EVERY = 50  # steps
-MEASURE_EVERY = 1000  # steps
+MEASURE_EVERY = 500  # steps
 SAVE_EVERY = 60.0  # seconds
 SCALE_STEP = 10**6  # a step that is never reached: its views give the scale of the distances
 
