@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 import plug_ins
 from conftest import HEAVY, clean_environment, dafuse_without
@@ -165,6 +165,15 @@ def test_avif_and_webp_are_read_by_pillow(tmp_path: Path) -> None:
     for suffix in sorted({".avif", ".webp"} & readable_suffixes()):
         path = image(tmp_path / f"a{suffix}")
         assert read_image(path).shape == (8, 8, 3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_pillow_is_asked_for_what_it_knows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Pillow 10.3 is, which warns when asked for AVIF."""
+    monkeypatch.delitem(features.modules, "avif", raising=False)
+    readable_suffixes.cache_clear()
+    assert ".avif" not in readable_suffixes()
+    readable_suffixes.cache_clear()
 
 
 # tables and arrays

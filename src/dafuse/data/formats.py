@@ -51,7 +51,11 @@ PLUGINS = (
 @cache
 def readable_suffixes() -> frozenset[str]:
     """How names of image files end that can be read here."""
-    built = {suffix for suffix, name in PILLOW_MAY_READ.items() if features.check(name)}
+    built = {
+        suffix
+        for suffix, name in PILLOW_MAY_READ.items()
+        if name in features.modules and features.check(name)  # older ones know no AVIF, and warn
+    }
     added = {suffix for plugin in PLUGINS if _installed(plugin) for suffix in plugin.suffixes}
     return PILLOW_READS | built | added
 
