@@ -274,7 +274,7 @@ def test_resolved_configuration_is_complete() -> None:
 
 
 def test_options_that_came_later_leave_published_hashes_alone() -> None:
-    published = "--data cifar100 --increment 5 --precision bf16"  # in docs/ledger.md
+    published = "--data cifar100 --increment 5 --precision bf16"  # in docs/ledgers/methods.csv
     published += " --backbone deit_tiny_patch16_224.fb_in1k"
     config = parse([*published.split(), "--method", "daf"])
     assert config.hash().startswith("56599e22")

@@ -1,5 +1,6 @@
-"""docs/methods.md says of every method what the method's class says."""
+"""The pages say what the code says, and their links lead somewhere."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -64,3 +65,22 @@ def test_local_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_about_ledgers_names_each_file_its_rows_and_its_columns() -> None:
+    page = (ROOT / "docs" / "ledger.md").read_text()
+    files = sorted((ROOT / "docs" / "ledgers").iterdir())
+    said = dict(re.findall(r"^\| \[(ledgers/\S+)\]\(\1\) \| (\d+) \|", page, re.MULTILINE))
+    assert sorted(said) == [f"ledgers/{file.name}" for file in files]
+    columns = page.partition("## The columns")[2]
+    explained = re.findall(r"^\| ([A-Z].*?) \|", columns, re.MULTILINE)
+    titles = {title for group in explained for title in group.split(", ")}
+    seen: set[str] = set()
+    for file in files:
+        with file.open(newline="") as text:
+            rows = list(csv.DictReader(text))
+        assert len(rows) == int(said[f"ledgers/{file.name}"])
+        assert rows[0].keys() <= titles
+        seen |= rows[0].keys()
+        assert all(row["Command"].startswith("dafuse run ") for row in rows)
+    assert seen == titles

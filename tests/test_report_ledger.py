@@ -1,5 +1,6 @@
 """The ledger: each run's origin and command; expectations beside the very same setting only."""
 
+import csv
 import shlex
 from dataclasses import asdict, replace
 
@@ -30,7 +31,7 @@ RECIPE = Recipe(
 
 
 def rows(text):
-    """The table's rows as dicts."""
+    """The rows of a ledger in Markdown as dicts."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     head, _, *body = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
     return [dict(zip(head, row, strict=True)) for row in body]
@@ -44,8 +45,7 @@ def test_a_row_has_numbers_origin_status_and_command(tmp_path):
 
     rewrite(folder, "results.json", by_hand)
     make_run(tmp_path / "b", method="tuna", tasks=4, done=3, seed=7)
-    text = ledger(find_runs([tmp_path]))
-    first, second = rows(text)
+    first, second = ledger(find_runs([tmp_path]))
     assert first["Method"] == "daf (alpha=2.0)"
     assert (first["Data"], first["Backbone"]) == ("cifar100", "deit_tiny_patch16_224.fb_in1k")
     assert (first["Increment"], first["Seed"], first["Status"]) == ("5", "1993", "finished")
@@ -58,8 +58,26 @@ def test_a_row_has_numbers_origin_status_and_command(tmp_path):
     assert first["Versions"] == "dafuse 0.1.0, torch 2.11.0"
     assert first["Expected"] == first["Source"] == "–"
     assert second["Status"] == "unfinished: 3 of 4 tasks"
-    assert "1. `dafuse run --method=daf --method.alpha=2.0 --data=cifar100" in text
-    assert "--seed=7" in text
+    assert first["Command"].startswith("dafuse run --method=daf --method.alpha=2.0 --data=cifar100")
+    assert "--seed=7" in second["Command"]
+
+
+def test_the_ledger_is_markdown_or_csv_by_the_files_name(tmp_path):
+    make_run(tmp_path / "runs" / "a", declares=DEFAULTS, options={"alpha": 2.0})
+    make_run(tmp_path / "runs" / "b", method="tuna", tasks=4, done=3)
+    made = ledger(find_runs([tmp_path / "runs"]))
+    out = ["--out", str(tmp_path / "out")]
+    for name in ("ledger.md", "ledger.csv", "LEDGER.CSV"):
+        main([str(tmp_path / "runs"), "--ledger", str(tmp_path / name), *out])
+    table = (tmp_path / "ledger.csv").read_text()
+    assert list(csv.DictReader(table.splitlines())) == [
+        {title: "" if text == "–" else text for title, text in row.items()} for row in made
+    ]
+    assert (tmp_path / "LEDGER.CSV").read_text() == table
+    text = (tmp_path / "ledger.md").read_text()
+    commands = [row.pop("Command") for row in made]
+    assert rows(text) == [{"#": str(n), **row} for n, row in enumerate(made, 1)]
+    assert text.endswith("".join(f"{n}. `{line}`\n" for n, line in enumerate(commands, 1)))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +100,7 @@ def test_a_row_has_numbers_origin_status_and_command(tmp_path):
 )
 def test_expectations_stand_beside_the_same_setting_only(tmp_path, same, changes):
     make_run(tmp_path / "run", **{"declares": DEFAULTS, **changes})
-    (row,) = rows(ledger(find_runs([tmp_path]), [RECIPE]))
+    (row,) = ledger(find_runs([tmp_path]), [RECIPE])
     assert row["Expected"] == ("79.17 / 69.22" if same else "–")
     assert row["Source"] == ("somebody" if same else "–")
 
@@ -105,7 +123,7 @@ def test_a_number_is_verified_by_a_close_one_from_elsewhere(tmp_path, expected, 
         content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
 
     rewrite(folder, "results.json", by_hand)
-    (row,) = rows(ledger(find_runs([tmp_path]), [replace(RECIPE, expected=expected)]))
+    (row,) = ledger(find_runs([tmp_path]), [replace(RECIPE, expected=expected)])
     assert (row["Average"], row["Final"], row["Verified"]) == ("81.25", "82.50", verified)
 
 
@@ -114,7 +132,7 @@ def test_an_expected_way_to_predict_is_that_ways(tmp_path):
     make_run(tmp_path / "run", method="icarl", declares=declares, others=["cnn"])
     asked = {**RECIPE.asked, "method": {"name": "icarl"}}
     recipe = Recipe("icarl", asked, {"average": 1, "final": 2, "prediction": "cnn"})
-    nme, cnn = rows(ledger(find_runs([tmp_path]), [recipe]))
+    nme, cnn = ledger(find_runs([tmp_path]), [recipe])
     assert (nme["Method"], nme["Expected"]) == ("icarl [nme]", "–")
     assert (cnn["Method"], cnn["Expected"]) == ("icarl [cnn]", "1 / 2")
     assert cnn["Inference images/s"] == "–"

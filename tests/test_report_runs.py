@@ -261,8 +261,9 @@ def test_of_a_stream_without_tasks_the_average_is_an_area(tmp_path):
     assert "5 per task" not in text
     assert "tested on classes new at point" in text
     assert "point of evaluation" in text
-    assert "repeated stream" in ledger(run)
-    assert "--stream=repeated" in ledger(run)
+    (row,) = ledger(run)
+    assert "repeated stream" in row["Data"]
+    assert "--stream=repeated" in row["Command"]
 
 
 def test_a_recipe_is_not_of_another_stream(tmp_path):

@@ -17,18 +17,19 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--ledger",
         metavar="FILE",
-        help="also write a row for each run, with its origin, its command, and what is expected "
-        "of a recipe with the same setting (Markdown)",
+        help="also write a ledger: a row for each run, with its origin, its command, and the "
+        "numbers that a recipe with the same setting expects (CSV if FILE ends in .csv, else "
+        "Markdown)",
     )
     parser.add_argument(
         "--with-recipes",
         action="store_true",
-        help="in the ledger, also name every ViT-B/16 recipe that none of the runs is of",
+        help="in the ledger, also list every ViT-B/16 recipe without a run",
     )
     parser.add_argument(
         "--no-speeds",
         action="store_true",
-        help="in the ledger, leave speeds out: of runs that shared their device with others",
+        help="leave speeds out of the ledger, because runs shared their device with others",
     )
     options = parser.parse_args(arguments)
     if (options.with_recipes or options.no_speeds) and not options.ledger:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from dafuse.files import make_folder, write_atomically
 from dafuse.report import measurements, tables
 from dafuse.report.drawing import NothingToDraw
-from dafuse.report.ledger import ledger
+from dafuse.report.ledger import csv_ledger, ledger, markdown_ledger
 from dafuse.report.outputs import FIGURES, TABLES
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs
@@ -49,6 +50,10 @@ def write_ledger(
     listed: Sequence[Recipe] = (),
     speeds: bool = True,
 ) -> str:
-    """Write the ledger of these runs; gives the line to tell the user."""
-    write_atomically(file, ledger(find_runs(paths), recipes, listed, speeds))
+    """Write the ledger of these runs; return the line to tell the user.
+
+    The file is CSV if its name ends in ``.csv``, and Markdown otherwise.
+    """
+    write = csv_ledger if Path(file).suffix.lower() == ".csv" else markdown_ledger
+    write_atomically(file, write(ledger(find_runs(paths), recipes, listed, speeds)))
     return f"wrote {file}"

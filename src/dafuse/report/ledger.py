@@ -1,7 +1,8 @@
-"""The ledger: one row a run, with all that a number needs to be believed, from its folder alone.
+"""The ledger: a row for each run, with all that a reader needs to check its numbers.
 
-What somebody expects of a recipe stands beside a run only where the run is of that very setting:
-method and options, data, backbone, normalisation, increment, class order and seed.
+A row is made from the run's folder alone. The numbers that a recipe expects stand beside a run only
+if the run has the same setting: method and options, data, backbone, normalisation, increment, class
+order and seed.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dafuse.report.groups import changed_options
 from dafuse.report.measures import COLUMNS, measures
 from dafuse.report.runs import RunResult
 from dafuse.report.setting import Recipe, command_of, data_name, named, setting, stream_name
-from dafuse.report.tables import UNKNOWN, Cell, markdown_rows, show
+from dafuse.report.tables import UNKNOWN, Cell, csv_rows, markdown_rows, show
 
 NUMBERS = (
     *("average", "final", "average_per_task", "final_per_task", "stability", "plasticity"),
@@ -22,13 +23,14 @@ VERSIONS = ("dafuse", "torch", "timm")
 SHOWN_HASH = 8
 OUR_OWN = "docs/"  # sources that begin so are runs of this very code
 CLOSE = 0.5  # points
+COMMAND = "Command"
 ORIGIN = ("Config", "Weights", "Data fingerprint", "Device", "Date", "Versions")
 PURPOSE = """# Ledger
 
-One row a run (of several ways to predict, one each), made from the run folders by `dafuse report`;
-the commands are below. Accuracies are in percent. Expected: the average and final accuracy that the
-source gives for this very setting. Verified: both are within 0.5 points of it, and the source is
-not a run of this code.
+`dafuse report` wrote one row for each run from its folder; a run that predicts in several ways has
+a row for each way. The commands of the runs are below. Accuracies are in percent. Expected: the
+average and final accuracy that the source gives for the same setting. Verified: both are within 0.5
+points of it, and the source is not a run of this code.
 """
 
 
@@ -37,19 +39,33 @@ def ledger(
     recipes: Sequence[Recipe] = (),
     listed: Sequence[Recipe] = (),
     speeds: bool = True,
-) -> str:
-    """As Markdown. Of the ``listed`` recipes those that no run is of get a row marked "not run"."""
+) -> list[dict[str, str]]:
+    """Return a row for each run, and one marked "not run" for each ``listed`` recipe without a run.
+
+    All rows have the same columns in the same order; the last one is the command.
+    """
     views = [view for run in runs for view in run.views()]
     numbers = [key for key in NUMBERS if speeds or key not in SPEEDS]
-    rows = [_run_row(view, recipes, numbers) for view in views]
-    commands = [command_of(view) for view in views]
+    rows = [[*_run_row(view, recipes, numbers), command_of(view)] for view in views]
     for recipe in listed:
         if not any(recipe.is_of(run) for run in runs):
-            rows.append(_recipe_row(recipe, numbers))
-            commands.append(f"dafuse run {recipe.name}")
-    numbered = [[str(number), *row] for number, row in enumerate(rows, 1)]
-    table = markdown_rows(["#", *_header(numbers)], numbered)
-    lines = "".join(f"{number}. `{command}`\n" for number, command in enumerate(commands, 1))
+            rows.append([*_recipe_row(recipe, numbers), f"dafuse run {recipe.name}"])
+    head = [*_header(numbers), COMMAND]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def csv_ledger(rows: Sequence[dict[str, str]]) -> str:
+    """Return the rows as CSV; what is not known is empty."""
+    known = [["" if text == UNKNOWN else text for text in row.values()] for row in rows]
+    return csv_rows(list(rows[0]), known)
+
+
+def markdown_ledger(rows: Sequence[dict[str, str]]) -> str:
+    """Return a page with the rows as a table and their commands as a list below it."""
+    *head, _ = rows[0]
+    numbered = [[str(n), *(row[title] for title in head)] for n, row in enumerate(rows, 1)]
+    table = markdown_rows(["#", *head], numbered)
+    lines = "".join(f"{number}. `{row[COMMAND]}`\n" for number, row in enumerate(rows, 1))
     return f"{PURPOSE}\n{table}\n## Commands\n\n{lines}"
 
 

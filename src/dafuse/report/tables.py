@@ -113,14 +113,19 @@ def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def csv(table: Table) -> str:
     """Numbers in full, without units: percent, images per second, seconds, bytes."""
-    text = StringIO()
-    out = writer(text, lineterminator="\n")
     pairs = [name for key in COLUMNS for name in (key, f"{key}_deviation")]
-    out.writerow(["method", "runs", "seeds", "tasks", "tasks_total", *pairs])
+    rows: list[list[object]] = []
     for row in table.rows:
         numbers = [number for key in COLUMNS for number in row.cells[key]]
         known = ["" if math.isnan(number) else repr(number) for number in numbers]
-        out.writerow([row.name, row.runs, row.seeds, row.tasks, row.tasks_total, *known])
+        rows.append([row.name, row.runs, row.seeds, row.tasks, row.tasks_total, *known])
+    return csv_rows(["method", "runs", "seeds", "tasks", "tasks_total", *pairs], rows)
+
+
+def csv_rows(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return any table as CSV, with Unix line ends."""
+    text = StringIO()
+    writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 
