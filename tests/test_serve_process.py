@@ -68,16 +68,17 @@ def _answers(url: str) -> bool:
         return False
 
 
-def stopped(run: subprocess.Popen[str]) -> str:
+def stopped(run: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) -> str:
     """What it said last; that it ends at all is seen by the time it is given."""
-    run.send_signal(signal.SIGINT)
+    run.send_signal(by)
     out, err = run.communicate(timeout=20)
     assert err == ""
     assert run.returncode == 0
     return out
 
 
-def test_it_starts_answers_and_stops(model: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_it_starts_answers_and_stops(model: Path, by: signal.Signals) -> None:
     images, _ = pictures({0: 1}, seed=3)
     with process(model) as run:
         url = address(run)
@@ -89,7 +90,7 @@ def test_it_starts_answers_and_stops(model: Path) -> None:
             assert large.status_code == 413
             assert "32 MB" in large.json()["error"]
             assert client.post("/learn").status_code == 403
-            out = stopped(run)
+            out = stopped(run, by)
     assert out == "stopped\n"
 
 
@@ -107,7 +108,7 @@ def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: 
             httpx.post(f"{url}/classes/{name}/images", files=files(png(image)), headers=headers)
         assert httpx.post(f"{url}/learn", headers=headers).status_code == 202
         wait_for(lambda: httpx.get(f"{url}/learn", headers=headers).json()["progress"] > 0)
-        out = stopped(run)
+        out = stopped(run, signal.SIGTERM)  # as Ctrl-C, which the other tests press
     assert out == (
         "stopped: the lesson was broken off, the model is as it was; "
         "16 pictures not yet learned are gone\n"

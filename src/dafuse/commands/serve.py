@@ -3,10 +3,12 @@
 import argparse
 import os
 import secrets
+import signal
 import socket
 import threading
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -26,13 +28,28 @@ from dafuse.taught.table import DEFAULT, METHODS
 if TYPE_CHECKING:
     from dafuse.product.server.security import Access, Limits
 
-LINGER = 1  # seconds that requests may take to end after Ctrl-C
+LINGER = 1  # seconds that requests may take to end after Ctrl-C or SIGTERM
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
 def main(arguments: list[str]) -> None:
     options = _parse(arguments)
     _require_servable(options)
+    with _sigterm_as_ctrl_c():
+        _serve(options)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM, by which systems end a service, do in the block what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _serve(options: argparse.Namespace) -> None:
     import uvicorn
 
     from dafuse.product.server.app import create_app
@@ -54,7 +71,8 @@ def main(arguments: list[str]) -> None:
         ws="none",
         timeout_graceful_shutdown=LINGER,
     )
-    with suppress(KeyboardInterrupt):  # which uvicorn raises once it has stopped
+    # uvicorn takes both signals and raises them again, for the handlers before, when it has stopped
+    with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
     lessons = app.state.service.lessons
     ended = lessons is None or lessons.stop(0)
