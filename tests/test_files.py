@@ -3,12 +3,23 @@
 import json
 import math
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.files import read_json, require_writable, write_atomically, write_json
+from dafuse.files import (
+    locked,
+    make_folder,
+    open_inside,
+    read_inside,
+    read_json,
+    remove_leftovers,
+    require_writable,
+    write_atomically,
+    write_json,
+)
 
 
 def test_writes_text_as_utf8_and_bytes_as_they_are(tmp_path):
@@ -133,3 +144,67 @@ def test_what_cannot_be_written_is_said_before_and_nothing_is_changed(tmp_path: 
     for path in (tmp_path, tmp_path / "no folder" / "new.json"):
         with pytest.raises(DafuseError, match="cannot write"):
             require_writable(path)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A folder of ours, a file beside it, and a folder beside it."""
+    folder = tmp_path / "ours"
+    for made in (folder, tmp_path / "beside"):
+        made.mkdir()
+    (tmp_path / "letter").write_text("whole")
+    (tmp_path / "beside" / "letter").write_text("whole")
+    (tmp_path / "beside" / ".letter.12345678.tmp").write_text("whole")
+    return folder
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+@pytest.mark.parametrize("place", ["file", "folder/letter"])
+def test_nothing_is_done_through_a_link_inside_a_folder_of_ours(ours: Path, place: str) -> None:
+    (ours / "file").symlink_to("../letter")
+    (ours / "folder").symlink_to("../beside", target_is_directory=True)
+    for attempt in (
+        lambda: write_atomically(ours / place, "new", ours),
+        lambda: write_json(ours / place, "new", ours),
+        lambda: read_json(ours / place, ours),
+        lambda: read_inside(ours / place, ours),
+        lambda: open_inside(ours / place, ours, "a"),
+        lambda: make_folder(ours / place, ours),
+    ):
+        link = place.partition("/")[0]
+        with pytest.raises(DafuseError, match=rf"ours/{link} is a link, and none is followed"):
+            attempt()
+    remove_leftovers(ours)
+    for whole in ("letter", "beside/letter", "beside/.letter.12345678.tmp"):
+        assert (ours.parent / whole).read_text() == "whole"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+def test_a_lock_empties_no_file(ours: Path) -> None:
+    (ours / ".lock").symlink_to("../letter")
+    with pytest.raises(DafuseError, match=r"ours/\.lock is a link"), held(ours):
+        pass
+    (ours / ".lock").unlink()
+    os.link(ours.parent / "letter", ours / ".lock")
+    with held(ours):
+        pass
+    assert (ours.parent / "letter").read_text() == "whole"
+
+
+def held(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder / ".lock", lambda: None)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_a_pipe_is_not_waited_for(ours: Path) -> None:
+    os.mkfifo(ours / "pipe")
+    with pytest.raises(DafuseError, match=r"cannot read .*pipe: It is not a file"):
+        read_json(ours / "pipe", ours)
+    with pytest.raises(DafuseError, match="ours cannot be changed"), locked(ours / "pipe", exit):
+        pass
+
+
+def test_numbers_without_end_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "long.json").write_text("1" * 100_000)
+    with pytest.raises(DafuseError, match=r"long\.json is not whole JSON"):
+        read_json(tmp_path / "long.json")

@@ -14,7 +14,7 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.folder import read_arrays
+from dafuse.product.objects import read_arrays
 from dafuse.taught.contract import CLASS, PREDICT, SHARED
 from dafuse.taught.table import METHODS, entry_of, find_taught
 from product_models import QUICK, files, pictures

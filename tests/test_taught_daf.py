@@ -16,7 +16,7 @@ from dafuse.errors import DafuseError
 from dafuse.heads.alignment import align
 from dafuse.heads.gaussians import ENOUGH
 from dafuse.product.classifier import Classifier
-from dafuse.product.folder import read_arrays
+from dafuse.product.objects import read_arrays
 from dafuse.progress import Progress
 from product_models import QUICK, create, pictures, taught
 

@@ -12,7 +12,8 @@ from dafuse.cli import main
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.folder import ModelFolder, read_arrays
+from dafuse.product.folder import ModelFolder
+from dafuse.product.objects import read_arrays
 from product_models import pictures, write_folders
 from test_taught import SETTINGS, make
 

@@ -1,18 +1,25 @@
 """Files that are either whole or not there: atomic writes, locks, JSON whose damage is named.
 
-write_json(folder / "results.json", results)   # a crash leaves the old file or the new one
-results = read_json(folder / "results.json")
-with locked(folder / ".lock", busy):            # one process at a time; a crash lets go
+write_json(folder / "results.json", results, inside=folder)  # a crash leaves the old or the new
+results = read_json(folder / "results.json", inside=folder)
+with locked(folder / ".lock", busy):                         # one process at a time
     ...
+
+``inside`` names a folder of ours, a model's or a run's. In it nothing is opened, written or deleted
+through a link, since it may lead anywhere: a link is refused by its name. The folder itself may be
+reached by one. A file that a person names (no ``inside``) may be a link, and stays one.
 """
 
+import errno
+import fnmatch
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dafuse.errors import DafuseError
 
@@ -21,13 +28,54 @@ try:
 except ImportError:  # not on Windows; there two processes go unnoticed
     fcntl = None  # type: ignore[assignment]
 
+Name = str | os.PathLike[str]
 
-def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
+
+def refuse_links(path: Name, inside: Name) -> None:
+    """Refuse `path` where it, or a folder on the way to it from the folder `inside`, is a link."""
+    place = Path(inside)
+    for part in Path(path).relative_to(place).parts:
+        place /= part
+        if os.path.islink(place):
+            raise DafuseError(
+                f"{place} is a link, and none is followed inside {inside}: "
+                "put what it leads to in its place, or delete it"
+            )
+
+
+def open_inside(path: Name, inside: Name, mode: str = "rb") -> IO[Any]:
+    """Open a file as `open` does, if it is a plain file with no link on the way (text: UTF-8)."""
+    refuse_links(path, inside)
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_plain)
+
+
+def read_inside(path: Name, inside: Name) -> bytes:
+    with open_inside(path, inside) as file:
+        content: bytes = file.read()
+    return content
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Open neither a link nor what is no file; a pipe is not waited for."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "It is not a file", path)
+
+
+def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) -> None:
     """Replace `path` by `data` (text as UTF-8) in one step that survives a crash or a power cut.
 
-    The folder must exist. A link is written through, so that it stays a link.
+    The folder must exist. A link that a person named is written through, so that it stays a link.
     """
-    target = Path(os.path.realpath(path))
+    if inside is not None:
+        refuse_links(path, inside)
+    target = Path(os.path.realpath(path)) if inside is None else Path(path)
     content = data.encode() if isinstance(data, str) else data
     # Beside the target, since a rename is atomic only within one file system, and opened by name
     # rather than by `tempfile`, whose files nobody but their owner could read.
@@ -47,17 +95,19 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     _sync_folder(target.parent)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: Name, value: Any, inside: Name | None = None) -> None:
     """`value` as indented JSON. What JSON cannot hold raises before anything is touched.
 
     NaN and infinities are written as Python reads them, so that numbers come back unchanged.
     """
-    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n", inside)
 
 
-def make_folder(path: str | os.PathLike[str]) -> Path:
+def make_folder(path: Name, inside: Name | None = None) -> Path:
     """With the folders that it lies in; one that is there already is as good."""
     folder = Path(path)
+    if inside is not None:
+        refuse_links(folder, inside)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -65,7 +115,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def require_writable(path: str | os.PathLike[str]) -> None:
+def require_writable(path: Name) -> None:
     """Say so before long work, not after it, where its results could not be written."""
     target, existed = Path(path), Path(path).exists()
     try:
@@ -77,28 +127,36 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         target.unlink()
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
+def read_json(path: Name, inside: Name | None = None) -> Any:
     try:
-        return json.loads(Path(path).read_bytes())
+        content = Path(path).read_bytes() if inside is None else read_inside(path, inside)
     except FileNotFoundError as error:
         raise DafuseError(f"{path} does not exist") from error
     except OSError as error:
         raise DafuseError(f"cannot read {path}: {error.strerror or error}") from error
+    return parse_json(content, path)
+
+
+def parse_json(content: str | bytes, path: object) -> Any:
+    """What the JSON of this file says; damage, endless nesting and endless numbers are refused."""
+    try:
+        return json.loads(content)
     except (ValueError, RecursionError) as error:  # also what is not UTF-8
         raise DafuseError(f"{path} is not whole JSON (cut off or damaged): {error}") from error
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str], busy: Callable[[], None]) -> Iterator[None]:
+def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     """Hold this file's lock, which the system frees when its process ends, however it ends.
 
     Where another has it, ``busy`` is called, to say so or to raise; after it the lock is waited
-    for. Two threads of one process keep each other out as well.
+    for. Two threads of one process keep each other out as well. The file is in a folder of ours:
+    a link is refused, and what it holds, if it is not ours, stays.
     """
+    folder = Path(path).parent
     try:
-        file = open(path, "w")  # noqa: SIM115, closed by the next block
+        file = open_inside(path, folder, "ab")
     except OSError as error:
-        folder = Path(path).parent
         raise DafuseError(f"{folder} cannot be changed: {error.strerror or error}") from error
     with file:
         if fcntl is not None:
@@ -112,8 +170,9 @@ def locked(path: str | os.PathLike[str], busy: Callable[[], None]) -> Iterator[N
 
 def remove_leftovers(folder: Path) -> None:
     """Delete what writes that were killed left below this folder; its lock must be held."""
-    for leftover in folder.rglob(".*.tmp"):
-        leftover.unlink()
+    for place, _, names in os.walk(folder, followlinks=False):
+        for name in fnmatch.filter(names, ".*.tmp"):
+            os.unlink(os.path.join(place, name))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ print(pets.predict("cat.jpg")[0].name)
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,15 @@ from dafuse.data.pictures import Picture, Pictures
 from dafuse.errors import DafuseError
 from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
-from dafuse.product.folder import ModelFolder, put_arrays, read_arrays, read_beside_records
+from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lesson import LearnReport, next_version, remember, teach
+from dafuse.product.objects import (
+    put_arrays,
+    read_arrays,
+    read_beside_records,
+    saying_what_is_wrong,
+)
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.sources import lesson_images
@@ -231,7 +237,7 @@ class Classifier(Answering):
             if find_taught(version.method, version.settings).trains:
                 given = {"flip": version.flip, **given}
             method = self._method(version)
-            with _saying_what_is_wrong(self.folder, version):
+            with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
             encode = None
             if not method.trains:
@@ -356,13 +362,13 @@ class Classifier(Answering):
         """The method, with all that it has learned."""
         method = self._blank_method(version)
         if version.number:
-            with _saying_what_is_wrong(self.folder, version):
+            with saying_what_is_wrong(self.folder, version):
                 method.load(read_arrays(self.folder, version), version.numbers)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:
         """What predicts: read, or solved again where undo came back to a version without."""
-        with _saying_what_is_wrong(self.folder, version):
+        with saying_what_is_wrong(self.folder, version):
             if self.folder.predicts(version):
                 method = self._blank_method(version)
                 arrays = read_beside_records(self.folder, version)
@@ -386,15 +392,3 @@ def _differences(one: Version, other: Version) -> list[str]:
     """What models were made with that no step changes, where it is not the same."""
     parts = ("backbone", "method", "settings", "seed")
     return [part for part in parts if getattr(one, part) != getattr(other, part)]
-
-
-@contextmanager
-def _saying_what_is_wrong(folder: ModelFolder, version: Version) -> Iterator[None]:
-    """What cannot be made of a version's objects is damage, or was never written by dafuse."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            raise
-        file = folder.version_file(version.number)
-        raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error

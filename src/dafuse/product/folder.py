@@ -13,25 +13,36 @@ method can solve it again: it is all that is new in every version. No torch here
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from dafuse.errors import DafuseError
-from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
+from dafuse.files import (
+    locked,
+    make_folder,
+    parse_json,
+    read_inside,
+    read_json,
+    refuse_links,
+    remove_leftovers,
+    write_atomically,
+    write_json,
+)
 from dafuse.product.version import FORMAT, Version, VersionRef, from_json, require_format, to_json
 from dafuse.progress import Progress
-from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
+from dafuse.taught.contract import Arrays
 
 Made = TypeVar("Made")
 ATTEMPTS = 20  # to read a model that is changed meanwhile
 KEPT = 20  # versions, the newest included, unless `trim` leaves fewer
-ROWS = "classifier/rows"  # what predicts, in models of format 1
 OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
 
 
@@ -43,7 +54,7 @@ class ModelFolder:
 
     def exists(self) -> bool:
         """Whether there is a model, damaged or not."""
-        return self.pointer_file.exists() or self._finished_first_step()
+        return self._has_pointer() or self._finished_first_step()
 
     def require(self) -> None:
         """One line that says what is wrong where there is no model."""
@@ -81,17 +92,25 @@ class ModelFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DafuseError(f"{self.path} cannot be a model: {error.strerror}") from None
-        with locked(self.path / ".lock", busy):
+        with self._locked(busy):
             progress.goes_on()
             remove_leftovers(self.path)
             self._finish_first_step()
-            if self.pointer_file.exists():
+            if self._has_pointer():
                 self.remove_unreachable()  # what a step left that was killed at its very end
             self._is_held = True
             try:
                 yield
             finally:
                 self._is_held = False
+
+    @contextmanager
+    def _locked(self, busy: Callable[[], None]) -> Iterator[None]:
+        """Hold the lock; refuse folders in here that are links, for files in them are removed."""
+        with locked(self.path / ".lock", busy):
+            for name in OWN:
+                refuse_links(self.path / name, self.path)
+            yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
         """Make something of the version that counts, without waiting for whoever changes it.
@@ -120,7 +139,7 @@ class ModelFolder:
 
     def _pointers(self) -> tuple[VersionRef, int]:
         try:
-            content = read_json(self.pointer_file)
+            content = read_json(self.pointer_file, self.path)
         except DafuseError as error:
             raise DafuseError(f"{error}; restore it from a copy of the model") from None
         require_format(content, self.pointer_file)
@@ -146,8 +165,8 @@ class ModelFolder:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
     def version(self, wanted: VersionRef) -> Version:
-        data = _checked(self.version_file(wanted.number), wanted.sha256)
-        return from_json(json.loads(data), self.version_file(wanted.number))
+        file = self.version_file(wanted.number)
+        return from_json(parse_json(self._checked(file, wanted.sha256), file), file)
 
     def history(self) -> list[Version]:
         """The versions from the first that `undo` can reach to the one that counts."""
@@ -177,7 +196,7 @@ class ModelFolder:
         whole = set() if whole is None else whole
         needed = version.objects if self.predicts(version) else version.lasting
         for digest in sorted(needed - whole):
-            _checked(self.object_file(digest), digest)
+            self._checked(self.object_file(digest), digest)
             whole.add(digest)
 
     def predicts(self, version: Version) -> bool:
@@ -190,18 +209,32 @@ class ModelFolder:
         """The tensors of an object; a damaged one is refused by its name."""
         file = self.object_file(digest)
         try:
-            return load(_checked(file, digest))
+            return load(self._checked(file, digest))
         except SafetensorError as error:
             raise DafuseError(f"{file} is damaged: {error}") from None
+
+    def _checked(self, file: Path, digest: str) -> bytes:
+        """The file's bytes, if they are those whose hash was written down."""
+        try:
+            data = read_inside(file, self.path)
+        except OSError as error:
+            raise DafuseError(
+                f"{file} cannot be read ({error.strerror}): restore it from a copy of the model"
+            ) from None
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise DafuseError(
+                f"{file} is damaged or was changed: restore it from a copy of the model"
+            )
+        return data
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
         """Write an object, unless it is there already; its name."""
         data = _as_bytes(arrays)
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
-        file.parent.mkdir(exist_ok=True)
-        if not file.exists() or file.read_bytes() != data:
-            write_atomically(file, data)
+        make_folder(file.parent, self.path)
+        if not file.exists() or read_inside(file, self.path) != data:
+            write_atomically(file, data, self.path)
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
@@ -213,7 +246,7 @@ class ModelFolder:
         def busy() -> None:
             raise DafuseError("another process is changing the model")
 
-        with suppress(DafuseError, OSError), locked(self.path / ".lock", busy):
+        with suppress(DafuseError, OSError), self._locked(busy):
             same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
                 self.put(predict)
@@ -224,9 +257,9 @@ class ModelFolder:
         Versions before the oldest are deleted, as are those beyond the newest `KEPT`.
         """
         file = self.version_file(version.number)
-        file.parent.mkdir(exist_ok=True)
+        make_folder(file.parent, self.path)
         text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
-        write_atomically(file, text)
+        write_atomically(file, text, self.path)
         current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
         self.point_to(current, max(oldest, version.number - KEPT + 1))
 
@@ -235,7 +268,7 @@ class ModelFolder:
 
         What was deleted before stays so: the oldest version never becomes an older one.
         """
-        if self.pointer_file.exists():
+        if self._has_pointer():
             oldest = min(current.number, max(oldest, self.oldest()))
         content: dict[str, Any] = {
             "format": FORMAT,
@@ -243,12 +276,17 @@ class ModelFolder:
             "sha256": current.sha256,
             "oldest": oldest,
         }
-        write_json(self.pointer_file, content)
+        write_json(self.pointer_file, content, self.path)
         self.remove_unreachable()
 
     def numbers(self) -> list[int]:
         """Numbers of all versions whose files are there."""
-        return sorted(int(file.stem) for file in self.path.glob("versions/*.json"))
+        stems = (file.stem for file in self.path.glob("versions/*.json"))
+        return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]{4,9}", stem))
+
+    def files(self) -> list[Path]:
+        """Everything in the folder but folders; links are not followed."""
+        return sorted(p for p in self.path.rglob("*") if p.is_symlink() or p.is_file())
 
     def remove_unreachable(self) -> None:
         try:
@@ -259,7 +297,7 @@ class ModelFolder:
         needed = history[-1].objects.union(*(version.lasting for version in history))
         objects = {self.object_file(digest) for digest in needed}
         for file in [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]:
-            if file not in versions | objects:
+            if file not in versions | objects and (file.is_symlink() or not file.is_dir()):
                 file.unlink()
 
     def object_file(self, digest: str) -> Path:
@@ -267,6 +305,10 @@ class ModelFolder:
 
     def version_file(self, number: int) -> Path:
         return self.path / "versions" / f"{number:04d}.json"
+
+    def _has_pointer(self) -> bool:
+        """Whether there is a model.json, even one that cannot be read: a link, a folder."""
+        return os.path.lexists(self.pointer_file)
 
     def _claimable(self) -> bool:
         return {path.name for path in self.path.iterdir()} <= OWN and not self._has_versions()
@@ -281,18 +323,18 @@ class ModelFolder:
         """
         if self._is_held or not self.version_file(1).exists():
             return False
-        with suppress(OSError), locked(self.path / ".lock", lambda: None):
+        with suppress(OSError), self._locked(lambda: None):
             self._finish_first_step()
-        return self.pointer_file.exists()
+        return self._has_pointer()
 
     def _finish_first_step(self) -> None:
         """Point to a whole version 1 that nothing points to; the lock is held."""
         first = self.version_file(1)
-        if self.pointer_file.exists() or self.numbers() != [1]:
+        if self._has_pointer() or self.numbers() != [1]:
             return
-        with suppress(DafuseError, OSError, ValueError):
-            data = first.read_bytes()
-            self.require_whole(from_json(json.loads(data), first))
+        with suppress(DafuseError, OSError):
+            data = read_inside(first, self.path)
+            self.require_whole(from_json(parse_json(data, first), first))
             self.point_to(VersionRef(1, hashlib.sha256(data).hexdigest()))
 
     def _require_not_lost(self) -> None:
@@ -304,68 +346,5 @@ class ModelFolder:
             )
 
 
-class Objects(NamedTuple):
-    """Names of the objects of a method's arrays."""
-
-    shared: str
-    predict: str
-    records: list[str]  # of each class
-
-
-def put_arrays(folder: ModelFolder, arrays: Arrays, classes: int) -> Objects:
-    shared, records = under(SHARED, arrays), under(CLASS, arrays)
-    return Objects(
-        folder.put(shared) if shared else "",
-        folder.put(under(PREDICT, arrays)),
-        [
-            folder.put({name: kept[number] for name, kept in records.items()})
-            for number in range(classes)
-        ],
-    )
-
-
-def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
-    """What predicts: arrays named ``shared/`` and ``predict/``. Records are left unread."""
-    shared = folder.arrays(version.shared) if version.shared else {}
-    predict: dict[str, Any] = folder.arrays(version.predict)
-    if ROWS in predict:
-        rows_CD = predict[ROWS]
-        predict = {"weights": rows_CD, "bias": np.zeros(len(rows_CD), np.float32)}
-    if len(predict["bias"]) != len(version.classes) or len(set(version.names)) != len(
-        version.names
-    ):
-        raise ValueError("there is not one weight vector for each class")
-    return {**named(SHARED, shared), **named(PREDICT, predict)}
-
-
-def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
-    """All that a method goes on from; without what predicts, where that has to be solved again."""
-    records = [folder.arrays(one.record) for one in version.classes]
-    stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
-    return {**read_beside_records(folder, version), **named(CLASS, stacked)}
-
-
-def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
-    """All but the records; without what predicts, where that has to be solved again."""
-    if not version.number:
-        return {}
-    if folder.predicts(version):
-        return read_predicting(folder, version)
-    return named(SHARED, folder.arrays(version.shared) if version.shared else {})
-
-
 def _as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-
-
-def _checked(file: Path, digest: str) -> bytes:
-    """The file's bytes, if they are those whose hash was written down."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DafuseError(
-            f"{file} cannot be read ({error.strerror}): restore it from a copy of the model"
-        ) from None
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise DafuseError(f"{file} is damaged or was changed: restore it from a copy of the model")
-    return data

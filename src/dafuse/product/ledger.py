@@ -137,12 +137,12 @@ def make_ledger(folder: ModelFolder) -> Ledger:
         folder.require_whole(current)
         roles, classes = _roles(folder, current)
         entries = []
-        for file in sorted(path for path in folder.path.rglob("*") if path.is_file()):
+        for file in folder.files():
             name = file.relative_to(folder.path).as_posix()
             known = name in roles and file.suffix == ".safetensors"
             tensors = _tensors(folder, file, roles[name]) if known else []
             what = roles[name].what if name in roles else STRANGER
-            entries.append(Entry(name, file.stat().st_size, what, tensors, classes.get(name)))
+            entries.append(Entry(name, file.lstat().st_size, what, tensors, classes.get(name)))
         ledger = Ledger(str(folder.path), entries)
         _require_same_shapes(ledger)
         return ledger

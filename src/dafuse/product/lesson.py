@@ -10,7 +10,8 @@ import numpy as np
 from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Dataset
 from dafuse.data.listed import in_few_lines
-from dafuse.product.folder import ModelFolder, Objects
+from dafuse.product.folder import ModelFolder
+from dafuse.product.objects import Objects
 from dafuse.product.reading import Read, plan, read, without_empty
 from dafuse.product.seen import Seen, with_lesson
 from dafuse.product.sources import none_readable

@@ -7,7 +7,8 @@ from typing import Any
 from dafuse import __version__
 from dafuse.data.names import check_class_names, composed, same_name, taught_name
 from dafuse.errors import DafuseError
-from dafuse.product.folder import ModelFolder, put_arrays
+from dafuse.product.folder import ModelFolder
+from dafuse.product.objects import put_arrays
 from dafuse.product.seen import Seen, with_classes
 from dafuse.product.version import ClassRecord, Version, VersionRef, now
 from dafuse.progress import Progress

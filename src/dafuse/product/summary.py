@@ -58,7 +58,7 @@ class Summary:
 
 def summarise(folder: ModelFolder) -> Summary:
     def load(version: Version) -> Summary:
-        sizes = [file.stat().st_size for file in folder.path.rglob("*") if file.is_file()]
+        sizes = [file.lstat().st_size for file in folder.files()]
         history, damaged = _looked_through(folder, version)
         if damaged:
             folder.require_still(version)

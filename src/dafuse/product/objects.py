@@ -1,0 +1,76 @@
+"""What a method has learned: its arrays, as objects of a model's folder and back. No torch here."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dafuse.errors import DafuseError
+from dafuse.product.folder import ModelFolder
+from dafuse.product.version import Version
+from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
+
+ROWS = "classifier/rows"  # what predicts, in models of format 1
+
+
+class Objects(NamedTuple):
+    """Names of the objects of a method's arrays."""
+
+    shared: str
+    predict: str
+    records: list[str]  # of each class
+
+
+def put_arrays(folder: ModelFolder, arrays: Arrays, classes: int) -> Objects:
+    shared, records = under(SHARED, arrays), under(CLASS, arrays)
+    return Objects(
+        folder.put(shared) if shared else "",
+        folder.put(under(PREDICT, arrays)),
+        [
+            folder.put({name: kept[number] for name, kept in records.items()})
+            for number in range(classes)
+        ],
+    )
+
+
+def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
+    """What predicts: arrays named ``shared/`` and ``predict/``. Records are left unread."""
+    shared = folder.arrays(version.shared) if version.shared else {}
+    predict: dict[str, Any] = folder.arrays(version.predict)
+    if ROWS in predict:
+        rows_CD = predict[ROWS]
+        predict = {"weights": rows_CD, "bias": np.zeros(len(rows_CD), np.float32)}
+    if len(predict["bias"]) != len(version.classes) or len(set(version.names)) != len(
+        version.names
+    ):
+        raise ValueError("there is not one weight vector for each class")
+    return {**named(SHARED, shared), **named(PREDICT, predict)}
+
+
+def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
+    """All that a method goes on from; without what predicts, where that has to be solved again."""
+    records = [folder.arrays(one.record) for one in version.classes]
+    stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
+    return {**read_beside_records(folder, version), **named(CLASS, stacked)}
+
+
+def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
+    """All but the records; without what predicts, where that has to be solved again."""
+    if not version.number:
+        return {}
+    if folder.predicts(version):
+        return read_predicting(folder, version)
+    return named(SHARED, folder.arrays(version.shared) if version.shared else {})
+
+
+@contextmanager
+def saying_what_is_wrong(folder: ModelFolder, version: Version) -> Iterator[None]:
+    """What cannot be made of a version's objects is damage, or was never written by dafuse."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        file = folder.version_file(version.number)
+        raise DafuseError(f"{file} is not what dafuse writes: {error!r}") from error
