@@ -46,8 +46,7 @@ def test_the_row_says_what_the_class_says(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_the_row_leads_to_the_section(name: str) -> None:
     heading, _ = SECTIONS[name]
-    anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-    assert TABLE[name]["name"] == f"[{name}](#{anchor})"
+    assert TABLE[name]["name"] == f"[{name}](#{slug(heading)})"
 
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - EXPLAINED_ELSEWHERE))
@@ -59,12 +58,32 @@ def test_sections_are_of_one_form(name: str) -> None:
     assert re.search(r"^    \S", before_bullets, re.MULTILINE)  # the loss
 
 
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def test_local_links_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for link in re.findall(r"\]\(([^)\s]+)", page.read_text()):
+            target, _, part = link.partition("#")
+            if "://" in target:
+                continue
+            led_to = page.parent / target if target else page
+            assert led_to.exists(), f"{page.name}: {link}"
+            if part:
+                headings = re.findall(r"^#+ (.+)", led_to.read_text(), re.MULTILINE)
+                assert part in map(slug, headings), f"{page.name}: {link}"
+
+
+def test_each_section_of_the_results_asks_a_question_and_has_one_table() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert len(sections) >= 10
+    for section in sections:
+        heading, _, body = section.partition("\n")
+        assert heading.endswith("?")
+        assert len(re.findall(r"^\|---", body, re.MULTILINE)) == 1, heading
 
 
 def test_the_page_about_ledgers_names_each_file_its_rows_and_its_columns() -> None:
