@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
+from dafuse.backbones.card import SEAL, sealed
 from dafuse.backbones.depths import DEPTHS, Depths, Part
 from dafuse.backbones.extractor import Extractor, embedded_graph
 from dafuse.backbones.graph import graph
@@ -205,7 +206,11 @@ def broken(kind: str, folder: Path, small_file: Path) -> Path:
         changes = {"newer": {"dafuse.backbone_format": "99"}, "damaged": {"dafuse.parts": "[1"}}
         kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
-        path.write_bytes(proto.SerializeToString())
+        path.write_bytes(sealed(proto.SerializeToString()))
+    elif kind == "not sealed":
+        path.write_bytes(data[: data.rindex(SEAL.encode()) - 4])
+    elif kind == "no network":
+        path.write_bytes(sealed(b"no network"))
     elif kind == "weights missing":
         shutil.copy(embedded_graph(), path)
     return path
@@ -215,12 +220,14 @@ def broken(kind: str, folder: Path, small_file: Path) -> Path:
     ("kind", "expected"),
     [
         ("missing", "there is no file"),
-        ("text", "is no whole .onnx file"),
-        ("cut off", "is no whole .onnx file"),
+        ("text", "does not end in dafuse's checksum"),
+        ("cut off", "is cut off or damaged"),
+        ("not sealed", "an older dafuse wrote it; write it again (dafuse export, dafuse backbone"),
+        ("no network", "is no whole .onnx file"),
         ("another's", "is no backbone that dafuse exported"),
         ("newer", "has format 99, this dafuse reads 2: export it again"),
         ("damaged", "is damaged"),
-        ("weights missing", "External data path"),
+        ("weights missing", "is missing, which has the weights of"),
     ],
 )
 def test_other_files_are_refused_by_name(
@@ -236,7 +243,47 @@ def test_other_files_are_refused_by_name(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", ["no graph", "no weights", "cut off", "changed"])
+def test_a_changed_bit_is_refused_wherever_it_is(small_file: Path, tmp_path: Path) -> None:
+    data, path = small_file.read_bytes(), tmp_path / "small.onnx"
+    for place in [*range(0, len(data), len(data) // 20), len(data) - 100, len(data) - 1]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with pytest.raises(DafuseError, match=r"small\.onnx (is damaged|does not end in dafuse's)"):
+            Extractor(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(DafuseError, match="is damaged or was changed"):
+        Extractor(path)
+
+
+@pytest.mark.parametrize("kind", ["changed", "a folder", "elsewhere"])
+def test_weights_beside_a_graph_are_checked_too(kind: str, tmp_path: Path) -> None:
+    graph = Path(shutil.copy(embedded_graph(), tmp_path))
+    weights = graph.with_suffix(".safetensors")
+    data = bytearray(WEIGHTS.read_bytes())
+    weights.write_bytes(data)
+    Extractor(graph)
+    if kind == "changed":
+        data[-1] ^= 1
+        weights.write_bytes(data)
+        said = "was changed: bring back a copy of it"
+    elif kind == "a folder":
+        weights.unlink()
+        weights.mkdir()
+        said = "is missing, which has the weights of"
+    else:
+        proto = onnx.load(graph, load_external_data=False)
+        for tensor in proto.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = f"../{tmp_path.name}/{weights.name}"
+        graph.write_bytes(sealed(proto.SerializeToString()))
+        said = "has weights in another file, '.*', which nothing checks"
+    with pytest.raises(DafuseError, match=said):
+        Extractor(graph)
+    with pytest.raises(DafuseError, match="has weights in another file"):
+        ExportedModel(graph)
+
+
+@pytest.mark.parametrize("kind", ["no graph", "graph changed", "no weights", "cut off", "changed"])
 def test_a_damaged_package_is_said(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -244,19 +291,45 @@ def test_a_damaged_package_is_said(
     monkeypatch.setattr("dafuse.backbones.extractor.embedded_graph", lambda _: eye)
     if kind != "no graph":
         shutil.copy(embedded_graph(), eye)
+    if kind == "graph changed":
+        eye.write_bytes(eye.read_bytes().replace(b"LayerNormalization", b"layerNormalization", 1))
     data = WEIGHTS.read_bytes()
     if kind != "no weights":
         changed = {"cut off": data[:-100], "changed": data[:-1] + bytes([data[-1] ^ 1])}
         eye.with_suffix(".safetensors").write_bytes(changed.get(kind, data))
-    file, what = ("eye.onnx" if kind == "no graph" else "eye.safetensors"), kind.split()[0]
+    file, what = ("eye.onnx" if "graph" in kind else "eye.safetensors"), kind.split()[0]
     said = "is missing" if what == "no" else "is damaged"
     with pytest.raises(DafuseError, match=f"{file} {said}: install dafuse again"):
         Extractor.embedded()
 
 
-def test_a_backbone_is_no_classifier() -> None:
+def test_a_backbone_is_no_classifier(small_file: Path) -> None:
     with pytest.raises(DafuseError, match="it says nothing about classes"):
-        ExportedModel(embedded_graph())
+        ExportedModel(small_file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tag", "\x1b[2J"),
+        ("width", -3),
+        ("parts", {"last": [[0, "cls", 10**12]]}),
+        ("parts", {"last": [[0, "all of it", 24]]}),
+        ("preprocessing", {"size": 10**6, "mean": [0] * 3, "std": [1] * 3, "resize": 10**6}),
+        ("preprocessing", {"size": 32, "mean": [0], "std": [1] * 3, "resize": 32}),
+        ("preprocessing", {"size": "32", "mean": [0] * 3, "std": [1] * 3, "resize": 32}),
+    ],
+)
+def test_a_sealed_file_that_says_nonsense_is_refused(
+    name: str, value: object, small_file: Path, tmp_path: Path
+) -> None:
+    proto, path = onnx.load(small_file), tmp_path / "forged.onnx"
+    properties = {prop.key: prop.value for prop in proto.metadata_props}
+    onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": json.dumps(value)})
+    path.write_bytes(sealed(proto.SerializeToString()))
+    with pytest.raises(DafuseError, match="is damaged") as refused:
+        Extractor(path).features(photographs()[0], "last")
+    assert str(refused.value).isprintable()
 
 
 def test_missing_onnxruntime_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from conftest import HEAVY, clean_environment, dafuse_without
+from dafuse.backbones.card import sealed
 from dafuse.cli import main
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Crop, Interpolation, Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
@@ -100,7 +101,7 @@ def test_a_models_folder_still_needs_torch(command: str, to_test: Path) -> None:
     ("model", "folder", "option", "expected"),
     [
         ("nowhere.onnx", "to test", [], "there is no file nowhere.onnx"),
-        ("to test/notes.onnx", "to test", [], "is no whole .onnx file"),
+        ("to test/notes.onnx", "to test", [], "does not end in dafuse's checksum"),
         ("model.onnx", "nowhere", [], "no folder nowhere"),
         ("model.onnx", "photographs", [], "photographs"),
         ("model.onnx", "to test", ["--device", "cuda"], "runs on the cpu"),
@@ -193,15 +194,15 @@ def broken(path: Path, kind: str, exported: Path) -> None:
         changes = {"newer": {"dafuse.format": "99"}, "damaged": {"dafuse.classes": "[1"}}
         kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
-        path.write_bytes(proto.SerializeToString())
+        path.write_bytes(sealed(proto.SerializeToString()))
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
         ("missing", "there is no file"),
-        ("text", "is no whole .onnx file"),
-        ("cut off", "is no whole .onnx file"),
+        ("text", "does not end in dafuse's checksum"),
+        ("cut off", "is cut off or damaged"),
         ("another's", "was not made by dafuse export"),
         ("newer", "install a newer dafuse"),
         ("damaged", "is damaged"),
@@ -218,6 +219,47 @@ def test_other_files_are_refused_by_name(
     (line,) = capfd.readouterr().err.splitlines()
     assert str(path) in line
     assert expected in line
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_changed_bit_is_refused_wherever_it_is(int8: bool, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    Classifier.open(MODEL, device="cpu").export(path, int8)
+    ExportedModel(path)
+    data = path.read_bytes()
+    for place in [*range(0, len(data), len(data) // 20), len(data) - 100, len(data) - 1]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with pytest.raises(DafuseError, match=r"model\.onnx (is damaged|does not end in dafuse's)"):
+            ExportedModel(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("classes", ["a", "b"]),
+        ("classes", ["a", "b", "c", "d"]),
+        ("classes", ["a", "b", "b"]),
+        ("classes", ["a", "b", "\x1b[2J"]),
+        ("classes", ["a", "b", 3]),
+        ("classes", "abc"),
+        ("threshold", "0"),
+        ("threshold", math.nan),
+        ("model_version", -1),
+        ("made_by", "\x1b]0;dafuse\x07"),
+        ("preprocessing", {"size": 65, "mean": [0] * 3, "std": [1] * 3, "resize": 73}),
+        ("preprocessing", {"size": 0, "mean": [0] * 3, "std": [1] * 3, "resize": 73}),
+    ],
+)
+def test_a_sealed_file_that_says_nonsense_is_refused(
+    name: str, value: object, exported: Path, tmp_path: Path
+) -> None:
+    proto, path = onnx.load(exported), tmp_path / "forged.onnx"
+    properties = {prop.key: prop.value for prop in proto.metadata_props}
+    onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": json.dumps(value)})
+    path.write_bytes(sealed(proto.SerializeToString()))
+    with pytest.raises(DafuseError, match=r"is damaged|cannot be computed with") as refused:
+        ExportedModel(path).predict(photographs()[0])
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("option", [["--device", "cuda"], ["--weights", "some.safetensors"]])

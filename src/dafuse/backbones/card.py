@@ -5,15 +5,18 @@ No torch here.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from dafuse.backbones.depths import Part
-from dafuse.data.preprocessing import Preprocessing
+from dafuse.backbones.depths import Part, What
+from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Preprocessing
 from dafuse.errors import DafuseError
 
+LARGEST_SIDE = 4096  # pixels that an image is resized to
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
@@ -33,6 +36,8 @@ FEATURES = {
 }
 
 CHUNK = 2**20  # bytes of a file that are hashed at once
+# an entry of TensorProto.external_data as protobuf has it: its key, the length of a name, the name
+LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])(.{1,127})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,26 @@ def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneC
     try:
         if content["backbone_format"] != FORMAT:
             raise DafuseError(
-                f"{file} has format {content['backbone_format']}, this dafuse reads {FORMAT}: "
+                f"{file} has format {content['backbone_format']!r}, this dafuse reads {FORMAT}: "
                 "export it again with this dafuse (dafuse backbone export)"
             )
         known = {field.name: content[field.name] for field in fields(BackboneCard)}
         known["preprocessing"] = read_preprocessing(known["preprocessing"])
         known["parts"] = {
-            depths: [Part(*part) for part in parts] for depths, parts in known["parts"].items()
+            depths: [_part(*part) for part in parts] for depths, parts in known["parts"].items()
         }
+        require_words(known, "tag", "sha256", "made_by")
+        require_counts(known, "width", "depth")
         return BackboneCard(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
+
+
+def _part(level: int, what: What, width: int) -> Part:
+    require_counts({"level": level + 1, "width": width}, "level", "width")
+    if what not in get_args(What):
+        raise ValueError(f"what is read must be one of {', '.join(get_args(What))}, not {what!r}")
+    return Part(level, what, width)
 
 
 def require_fits(tag: str, size: int, instead: str = "") -> None:
@@ -98,7 +112,36 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
 
 
 def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
-    return Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})
+    """What `asdict` made of it; a ValueError or TypeError says what it cannot be."""
+    require_counts(looks, "size", "resize")
+    if max(looks["size"], looks["resize"]) > LARGEST_SIDE:
+        raise ValueError(f"no network sees more than {LARGEST_SIDE} pixels a side")
+    for name in ("mean", "std"):
+        if len(looks[name]) != 3 or not all(is_number(value) for value in looks[name]):
+            raise ValueError(f"{name} must be 3 numbers, not {looks[name]!r}")
+    found = Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})
+    if found.interpolation not in INTERPOLATIONS or found.crop not in CROPS:
+        raise ValueError(f"there is no {found.interpolation!r} with crop {found.crop!r}")
+    return found
+
+
+def require_counts(content: Mapping[str, Any], *names: str) -> None:
+    """Raise a ValueError where one of these is no whole number from 1 on."""
+    for name in names:
+        if type(content[name]) is not int or content[name] < 1:
+            raise ValueError(f"{name} must be a whole number from 1 on, not {content[name]!r}")
+
+
+def require_words(content: Mapping[str, Any], *names: str) -> None:
+    """Raise a ValueError where one of these is no text that can be shown on one line."""
+    for name in names:
+        if not isinstance(content[name], str) or not content[name].isprintable():
+            raise ValueError(f"{name} must be text, not {content[name]!r}")
+
+
+def is_number(value: object) -> bool:
+    """Whether JSON gave an int or a float, which may be infinite but not NaN."""
+    return type(value) in (int, float) and value == value
 
 
 def sealed(content: bytes) -> bytes:
@@ -111,13 +154,8 @@ def sealed(content: bytes) -> bytes:
 
 def require_sealed(file: Path) -> None:
     """Refuse a file that does not end in the SHA-256 of all that comes before."""
-    digest, left = hashlib.sha256(), file.stat().st_size - len(_seal("0" * 64))
-    with file.open("rb") as stream:
-        while left > 0 and (part := stream.read(min(CHUNK, left))):
-            digest.update(part)
-            left -= len(part)
-        end = stream.read()
-    if end == _seal(digest.hexdigest()):
+    expected, end = _seals(file)
+    if end == expected:
         return
     if SEAL.encode() in end:
         raise DafuseError(f"{file} is damaged or was changed: bring back a copy, or export again")
@@ -125,6 +163,29 @@ def require_sealed(file: Path) -> None:
         f"{file} does not end in dafuse's checksum: it is cut off or damaged, or another program "
         "or an older dafuse wrote it; write it again (dafuse export, dafuse backbone export)"
     )
+
+
+def is_sealed(file: Path) -> bool:
+    """Whether it ends in the SHA-256 of all that comes before."""
+    expected, end = _seals(file)
+    return end == expected
+
+
+def files_beside(file: Path) -> list[str]:
+    """Names of the files that a graph has weights in, which its own seal says nothing about."""
+    with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        found = {match[2][: match[1][0]] for match in re.finditer(LOCATION, content)}
+    return sorted(name.decode(errors="replace") for name in found)
+
+
+def _seals(file: Path) -> tuple[bytes, bytes]:
+    """The seal that the file should end in, and what it ends in."""
+    digest, left = hashlib.sha256(), file.stat().st_size - len(_seal("0" * 64))
+    with file.open("rb") as stream:
+        while left > 0 and (part := stream.read(min(CHUNK, left))):
+            digest.update(part)
+            left -= len(part)
+        return _seal(digest.hexdigest()), stream.read()
 
 
 def _seal(digest: str) -> bytes:

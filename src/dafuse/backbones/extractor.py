@@ -8,14 +8,20 @@ feats_NF = eye.features(["cat.jpg", "dog.jpg"], depths="moments")
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dafuse.backbones.backbone import Need
-from dafuse.backbones.card import INPUT, read_backbone_card, require_sealed
+from dafuse.backbones.card import (
+    INPUT,
+    files_beside,
+    is_sealed,
+    read_backbone_card,
+    require_sealed,
+)
 from dafuse.backbones.depths import Depths, Part, width_of
 from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
 from dafuse.data.images import UnreadableImage
@@ -45,8 +51,9 @@ class Extractor:
         """
         path = self._file = Path(file).expanduser()
         self.threads = threads or available_processors()
-        self._session = open_session(path, self.threads, device)
+        self._session = open_session(path, self.threads, device, with_files=True)
         self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
+        _require_weights(path, self._card.sha256)
         self.tag, self.sha256 = self._card.tag, self._card.sha256
         self.preprocessing = self._card.preprocessing
         self.width, self.depth = self._card.width, self._card.depth
@@ -61,8 +68,10 @@ class Extractor:
         for needed in (path, weights):
             if not needed.is_file():
                 raise DafuseError(f"{needed} is missing: install dafuse again")
-        if hashlib.sha256(weights.read_bytes()).hexdigest() not in BACKBONES[tag].sha256:
+        if _sha256_of(weights) not in BACKBONES[tag].sha256:
             raise DafuseError(f"{weights} is damaged: install dafuse again")
+        if not is_sealed(path):
+            raise DafuseError(f"{path} is damaged: install dafuse again")
         return cls(path, threads, device)
 
     @property
@@ -131,7 +140,8 @@ class Extractor:
 
     def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
         """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
-        (feats_BF,) = self._session.run([depths], {INPUT: squares_B3SS})
+        wanted = {depths: (self.width_at(depths),)}
+        (feats_BF,) = computed(self._session, self._file, squares_B3SS, wanted)
         return feats_BF
 
     def graph(self, depths: Depths) -> "ModelProto":
@@ -153,8 +163,13 @@ PROVIDERS = {
 }
 
 
-def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSession":
-    """The file opened by onnxruntime on this device, or one line that says why it cannot be."""
+def open_session(
+    path: Path, threads: int, device: str = "cpu", with_files: bool = False
+) -> "InferenceSession":
+    """The file opened by onnxruntime on this device, or one line that says why it cannot be.
+
+    Weights may lie in files beside it only where the caller looks at those, too.
+    """
     try:
         from onnxruntime import InferenceSession, SessionOptions, get_available_providers
     except ImportError:
@@ -167,6 +182,7 @@ def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSes
         raise DafuseError(f"{path} cannot be read: permission denied")
     require_device(device)
     require_sealed(path)
+    _require_inside(path, with_files)
     there = get_available_providers()
     if device == "auto":
         device = "cuda" if PROVIDERS["cuda"][0] in there else "cpu"
@@ -184,8 +200,57 @@ def open_session(path: Path, threads: int, device: str = "cpu") -> "InferenceSes
     try:
         return InferenceSession(path, options, providers=wanted)
     except Exception as error:  # onnxruntime has a class of error for each way to fail
-        reason = " ".join(str(error).split())[:200]
-        raise DafuseError(f"{path} is no whole .onnx file: {reason}") from None
+        raise DafuseError(f"{path} is no whole .onnx file: {_in_a_line(error)}") from None
+
+
+def computed(
+    session: "InferenceSession",
+    file: Path,
+    squares_B3SS: np.ndarray,
+    wanted: Mapping[str, tuple[int, ...]],
+) -> list[np.ndarray]:
+    """These outputs of a file for a batch, each float32 and of this shape for every image."""
+    try:
+        found = session.run(list(wanted), {INPUT: squares_B3SS})
+    except Exception as error:  # onnxruntime has a class of error for each way to fail
+        if isinstance(error, MemoryError):
+            raise
+        raise DafuseError(f"{file} cannot be computed with: {_in_a_line(error)}") from None
+    for (name, shape), array in zip(wanted.items(), found, strict=True):
+        expected = (len(squares_B3SS), *shape)
+        if getattr(array, "shape", None) != expected or array.dtype != np.float32:
+            raise DafuseError(f"{file} is damaged: it gives other {name} than it says")
+    return found
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _require_inside(path: Path, with_files: bool) -> None:
+    """Refuse weights that are not in the file, nor in a file of the same folder if that may be."""
+    for name in files_beside(path):
+        if not with_files or Path(name).name != name:
+            raise DafuseError(
+                f"{path} has weights in another file, {name!r}, which nothing checks: export it "
+                "again"
+            )
+        if not path.with_name(name).is_file():
+            raise DafuseError(f"{path.with_name(name)} is missing, which has the weights of {path}")
+
+
+def _require_weights(path: Path, sha256: str) -> None:
+    """Refuse weights beside a graph that are not those it was made of."""
+    for name in files_beside(path):
+        if _sha256_of(path.with_name(name)) != sha256:
+            raise DafuseError(
+                f"{path.with_name(name)} is damaged or was changed: bring back a copy of it, as "
+                f"{path} was made with"
+            )
+
+
+def _sha256_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def session_of(content: bytes) -> "InferenceSession":

@@ -12,20 +12,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dafuse.backbones.card import (
-    INPUT,
     PICTURES,
     PREFIX,
     as_properties,
+    is_number,
     read_preprocessing,
     read_properties,
+    require_counts,
+    require_words,
 )
-from dafuse.backbones.extractor import available_processors, open_session
+from dafuse.backbones.extractor import available_processors, computed, open_session
 from dafuse.data.images import UnreadableImage
+from dafuse.data.names import taught_name
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
@@ -191,16 +194,35 @@ def read_card(properties: Mapping[str, str], file: object) -> Card:
     try:
         require_format(content, file, FORMAT)
         known = {field.name: content[field.name] for field in fields(Card)}
-        return Card(**{**known, "preprocessing": read_preprocessing(known["preprocessing"])})
+        known["preprocessing"] = read_preprocessing(known["preprocessing"])
+        require_words(known, "backbone", "backbone_sha256", "weights", "made_by")
+        require_counts(known, "model_version")
+        for number in ("temperature", "threshold"):
+            if not is_number(known[number]):
+                raise ValueError(f"{number} must be a number, not {known[number]!r}")
+        _require_names(known["classes"])
+        return Card(**known)
     except (KeyError, TypeError, ValueError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
+
+
+def _require_names(classes: Any) -> None:
+    if not isinstance(classes, list) or not classes or len(set(classes)) < len(classes):
+        raise ValueError("the classes must be a list of different names")
+    for name in classes:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a class must be text, not {name!r}")
+        try:
+            taught_name(name)
+        except DafuseError as error:
+            raise ValueError(error) from None
 
 
 class ExportedModel(Answering):
     """An .onnx file of `dafuse export`, on the CPU. It answers as the model did."""
 
     def __init__(self, file: str | Path, threads: int | None = None) -> None:
-        path = Path(file).expanduser()
+        path = self._file = Path(file).expanduser()
         if not path.is_file():
             raise DafuseError(f"there is no file {path}: make it with dafuse export MODEL {path}")
         self.threads = threads or available_processors()
@@ -223,5 +245,7 @@ class ExportedModel(Answering):
         return in_parts(images, AT_ONCE, self._run, cut, self.threads)
 
     def _run(self, squares: Sequence[np.ndarray]) -> list[Scores]:
-        probabilities_NC, familiarity_N = self._session.run(OUTPUTS[1:], {INPUT: np.stack(squares)})
+        wanted = {"probabilities": (len(self.classes),), "familiarity": ()}
+        found = computed(self._session, self._file, np.stack(squares), wanted)
+        probabilities_NC, familiarity_N = found
         return [Scores(*one) for one in zip(probabilities_NC, familiarity_N.tolist(), strict=True)]
