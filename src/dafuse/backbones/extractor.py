@@ -140,7 +140,7 @@ class Extractor:
 
     def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
         """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
-        wanted = {depths: (self.width_at(depths),)}
+        wanted: dict[str, tuple[int, ...]] = {depths: (self.width_at(depths),)}
         (feats_BF,) = computed(self._session, self._file, squares_B3SS, wanted)
         return feats_BF
 
