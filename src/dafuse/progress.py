@@ -1,4 +1,4 @@
-"""How long work says how far it is: labelled bars, silent by default, or lines now and then."""
+"""Progress of long work: labelled bars, silent by default, or a line every few seconds."""
 
 import sys
 import time
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 Batch = tuple[Any, Any]  # images and labels
-EVERY = 5.0  # seconds between lines, where there is no terminal to draw bars on
+EVERY = 5.0  # seconds between lines where there is no terminal for bars
 
 
 class Bar:
-    """One piece of work of known length. The silent bar only counts."""
+    """The progress of one piece of work of known length. This bar only counts."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -21,32 +21,32 @@ class Bar:
         self.done += steps
 
     def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches as they are, each counted by its number of labels."""
+        """Yield the batches unchanged and count the images of each."""
         for images, labels in batches:
             yield images, labels
             self.advance(len(labels))
 
 
 class Progress:
-    """Makes bars. This one is silent; `dafuse.engine.display` draws them on a terminal."""
+    """Makes bars. This one is silent; `dafuse.engine.display` draws bars on a terminal."""
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
         yield Bar(total)
 
     def say(self, line: str) -> None:
-        """A line for the user that stays (a warning, a result)."""
+        """Show the user a line that stays (a warning, a result)."""
 
     def waits(self, line: str) -> None:
-        """Something else must end first, which the line tells; until `goes_on`."""
+        """Tell the user that other work must end first; `goes_on` ends the wait."""
         self.say(line)
 
     def goes_on(self) -> None:
-        """Nothing is waited for any more, if anything was."""
+        """End the wait, if there was one."""
 
 
 class LineBar(Bar):
-    """Says now and then, in a line, how far it is."""
+    """A bar that writes a line every few seconds."""
 
     def __init__(self, label: str, total: int, shown: "LineProgress") -> None:
         super().__init__(total)
@@ -67,7 +67,7 @@ class LineBar(Bar):
 
 
 class LineProgress(Progress):
-    """A line every few seconds, for logs. Work that ends sooner says nothing."""
+    """Writes a line every few seconds, for logs. Work that ends sooner writes nothing."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class LineProgress(Progress):
         every: float = EVERY,
     ) -> None:
         self.clock, self._write, self._every = clock, write or _to_stderr, every
-        self._last = clock()  # when a line was said, whichever bar it was of
-        self._takes_long = False  # lines were said, so work without a length is said, too
+        self._last = clock()  # when the last line was written, by any bar
+        self._takes_long = False  # lines have been written, so announce work of unknown length too
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
-        if self._takes_long and not total:  # whose end cannot be told
+        if self._takes_long and not total:  # nobody can tell how long it takes
             self.say(f"{label} ...")
         yield LineBar(label, total, self)
 
     def is_time(self) -> bool:
-        """Whether the last line is long ago; if so, now is the time of the last one."""
+        """Tell whether the last line is old enough; if so, a new one is due and counts from now."""
         now = self.clock()
         if now - self._last < self._every:
             return False

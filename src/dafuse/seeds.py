@@ -1,7 +1,7 @@
-"""One seed, many purposes: every random choice draws from a generator named after what it is for.
+"""Seeds: every random choice draws from a generator of its own, named after its purpose.
 
-Generators are derived, never shared, so a task's randomness depends only on the seed and the task,
-and a resumed run draws exactly what an uninterrupted one would have drawn.
+Generators are derived, never shared. A task's randomness depends on the seed and the task alone, so
+a resumed run draws exactly what an uninterrupted run would have drawn.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def derive(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for one purpose, e.g. ``derive(1993, "augmentation", task, epoch)``."""
+    """Return a 63-bit seed for one purpose, e.g. ``derive(1993, "augmentation", task, epoch)``."""
     text = "/".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -1,4 +1,4 @@
-"""What one fusion did, in numbers that can be read, saved and drawn."""
+"""The diagnosis of one fusion: numbers to read, save and draw."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +23,11 @@ QUANTILES = (5, 25, 50, 75, 95)
 def movement(
     fused: Tensors, task: Tensors, init: Tensors, previous: Tensors, loss: float | None = None
 ) -> dict[str, Any]:
-    """How far the global adapter moved, and the two distances in Theorem 1's bound as measured.
+    """Return how far the global adapter moved, and two measured distances of Theorem 1's bound.
 
-    The bound's KL terms need distributions; for single adapters their measured counterparts are
-    the squared distances of the task adapter to its initialisation, and of the global adapter to
-    the previous one. The third term, the empirical risk, is the task's mean ``loss``.
+    The KL terms of the bound need distributions. For single adapters they are measured by squared
+    distances: of the task adapter from its initialisation, and of the global adapter from the
+    previous one. The third term, the empirical risk, is the task's mean ``loss``.
     """
     moved = squared_distance(fused, previous)
     size = squared_distance(previous, {k: torch.zeros_like(v) for k, v in previous.items()})
@@ -50,7 +50,7 @@ def diagnose(
     init: Tensors,
     previous: Tensors,
 ) -> dict[str, Any]:
-    """The movement, β by layer, the share of β clipped at each end, |g/D|, and the whole bound."""
+    """Return the movement, β by layer, the share of β clipped at each end, |g/D| and the bound."""
     layers = [row for names in stages(beta) for row in values_of_layers(beta, names).cpu().double()]
     values = torch.cat(layers)
     values = values[~values.isnan()]

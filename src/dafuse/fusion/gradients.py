@@ -1,7 +1,7 @@
-"""The mean gradient and the Fisher diagonal, every sample's own gradient from one backward pass.
+"""The mean gradient and the Fisher diagonal, with all per-sample gradients from one backward pass.
 
-Each sample is given a copy of the parameters. A sample's loss depends on its own copy alone, so the
-gradient of the *summed* loss holds those of all samples side by side: no loop over them is needed.
+Each sample has its own copy of the parameters. Its loss depends on that copy alone, so the gradient
+of the *summed* loss holds the gradients of all samples side by side, without a loop.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# images, labels -> losses [B], and the parameters as each sample has them [B, ...], by name
+# images, labels -> losses [B], and by name the copies of the parameters [B, ...]
 LossOfEach = Callable[[Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
 
 
 @dataclass
 class Curvature:
-    """What fusion needs to know of the loss at θ_t (Algorithm 1, line 4)."""
+    """Gradient, Fisher diagonal and loss at θ_t, which fusion needs (Algorithm 1, line 4)."""
 
     gradient: dict[str, Tensor]  # L'(θ_t): mean over samples
     fisher: dict[str, Tensor]  # F(θ_t): mean of squared gradients
@@ -26,7 +26,7 @@ class Curvature:
 def gradient_and_fisher(
     loss: LossOfEach, batches: Iterable[tuple[Tensor, Tensor]], per_sample: bool = True
 ) -> Curvature:
-    """One pass over the data. The empirical Fisher: true labels, squared gradients averaged.
+    """Compute all three in one pass over the data; the empirical Fisher uses the true labels.
 
     ``per_sample=False`` squares each batch's mean gradient instead, the common shortcut.
     """

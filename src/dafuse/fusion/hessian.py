@@ -1,7 +1,7 @@
-"""Second derivatives of a loss, by going backward twice: what the Fisher diagonal stands for.
+"""Second derivatives of a loss by double backward, to compare the Fisher diagonal with.
 
-H is the Hessian of the mean loss over all samples of the batches, in the parameters given. The
-graph of a batch's gradient is made once and then asked for as many products as are wanted.
+H is the Hessian of the mean loss over all samples, with respect to the given parameters. The graph
+of a batch's gradient is built once and serves all products with that batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,12 +13,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from dafuse.progress import Bar
 
 Tensors = Mapping[str, Tensor]
-Losses = Callable[[Tensor, Tensor], Tensor]  # images, labels -> losses [B], of the parameters
+Losses = Callable[[Tensor, Tensor], Tensor]  # images, labels -> losses [B] of the parameters
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 def product(losses: Losses, parameters: Tensors, batches: Batches, vector: Tensors) -> Tensors:
-    """H v."""
+    """Return H v."""
     summed = {key: torch.zeros_like(p) for key, p in parameters.items()}
     samples = 0
     for count, gradient in _gradients(losses, parameters, batches):
@@ -36,11 +36,11 @@ def hutchinson(
     generator: torch.Generator,
     bar: Bar | None = None,
 ) -> Tensors:
-    """The diagonal of H as the mean of v * H v over random signs v: unbiased, with noise.
+    """Estimate the diagonal of H as the mean of v * H v over random signs v: unbiased, but noisy.
 
-    The variance of an entry is the sum of squares of its row's other entries over ``probes``. So
-    signs are drawn for one tensor at a time, as the others would only add to the noise, and anew
-    for every batch, so that the noise is averaged over batches too.
+    The variance of an entry is the sum of squares of the other entries in its row of H, divided by
+    ``probes``. So signs are drawn for one tensor at a time, because other tensors would only add
+    noise, and drawn again for every batch, which averages the noise over batches too.
     """
     summed = {key: torch.zeros_like(p) for key, p in parameters.items()}
     samples = 0
@@ -63,7 +63,7 @@ def diagonal_at(
     chosen: Tensors,
     bar: Bar | None = None,
 ) -> Tensors:
-    """The exact diagonal of H at the chosen entries, given by their places in the flat tensors."""
+    """Return the exact diagonal of H at chosen entries, given as indices into the flat tensors."""
     summed = {key: parameters[key].new_zeros(len(places)) for key, places in chosen.items()}
     samples = 0
     for count, gradient in _gradients(losses, parameters, batches):
@@ -83,7 +83,7 @@ def diagonal_at(
 def _gradients(
     losses: Losses, parameters: Tensors, batches: Batches
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Of each batch its size and the gradient of its summed loss, as a graph."""
+    """Yield each batch's size and the gradient of its summed loss, as a graph."""
     for images, labels in batches:
         with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
             total = losses(images, labels).sum()
@@ -92,7 +92,7 @@ def _gradients(
 
 
 def _derivative(gradient: Tensors, parameters: Tensors, vector: Tensors) -> dict[str, Tensor]:
-    """The block of H of these parameters, for one batch, times a vector over all of them."""
+    """Multiply one batch's block of H for these parameters by a vector over all of them."""
     parts = torch.autograd.grad(
         [gradient[key] for key in parameters],
         list(parameters.values()),
@@ -104,6 +104,6 @@ def _derivative(gradient: Tensors, parameters: Tensors, vector: Tensors) -> dict
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Drawn on the CPU, so that every device has the same."""
+    """Draw signs on the CPU, so that they are the same for every device."""
     signs = torch.randint(0, 2, like.shape, generator=generator) * 2 - 1
     return signs.to(like.device, like.dtype)

@@ -1,12 +1,12 @@
-"""Dynamical Adapter Fusion, arXiv 2601.21341: the paper's equations as functions of tensors.
+"""The equations of Dynamical Adapter Fusion (arXiv 2601.21341) as functions of tensors.
 
-Symbols: θ_t the trained task adapter, θ_p its initialisation, θ* the global adapter, g the mean
-gradient and F the Fisher diagonal of the task's loss at θ_t, and
+Symbols: θ_t is the trained task adapter, θ_p its initialisation, θ* the global adapter, g the mean
+gradient and F the Fisher diagonal of the task's loss at θ_t. The displacement
 
     D = θ_p + θ*_{t-1} - 2 θ_t
 
-the displacement along which θ_t is pulled back: θ*_t = θ_t + β D (Eq. 3 rewritten).
-All functions act on dicts of tensors with the same keys and shapes, element by element.
+is the direction in which θ_t is pulled back: θ*_t = θ_t + β D (Eq. 3 rewritten).
+All functions act element by element on dicts of tensors with the same keys and shapes.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ SCOPES = ("global", "layer", "tensor")
 def displacement(
     task: Tensors, init: Tensors, previous: Tensors, gamma: float = 0.5
 ) -> dict[str, Tensor]:
-    """D = 2γ θ_p + 2(1-γ) θ*_{t-1} - 2 θ_t. With γ = 1/2 it is the paper's D."""
+    """Return D = 2γ θ_p + 2(1-γ) θ*_{t-1} - 2 θ_t. With γ = 1/2 it is the paper's D."""
     return {k: 2 * gamma * init[k] + 2 * (1 - gamma) * previous[k] - 2 * task[k] for k in task}
 
 
 def fisher_ratio(fisher: Tensors, scope: str = "global") -> dict[str, Tensor]:
-    """r = (F - F_min) / (mean F - F_min), the bracket of Eq. 13; its mean is 1.
+    """Return r = (F - F_min) / (mean F - F_min), the bracket of Eq. 13; its mean is 1.
 
     The paper says "minimum and mean values of F" without saying over what: ``global`` (all
     entries of the adapter, the literal reading), each ``layer``, or each ``tensor`` of a layer.
-    A constant F tells nothing apart: r = 1. An F of zeros is no evidence at all: r = 0.
+    A constant F ranks no entry above another: r = 1. An F of zeros is no evidence: r = 0.
     """
     if scope == "global":
         everything = torch.cat([f.flatten() for f in fisher.values()])
@@ -58,11 +58,11 @@ def fisher_ratio(fisher: Tensors, scope: str = "global") -> dict[str, Tensor]:
 def pull(
     distance: Tensors, ratio: Tensors, gradient: Tensors | None, alpha: float
 ) -> dict[str, Tensor]:
-    """β D for the clipped β of Eq. 14, without dividing by D.
+    """Return β D for the clipped β of Eq. 14, without dividing by D.
 
     β = (1 - g/D) / (α r + 2) gives β D = (D - g) / (α r + 2), and clipping β is clamping β D
     between 0.001 D and 0.499 D. The objective is convex in β, so this is its exact minimiser
-    within the box; where D = 0 the fused value is θ_t whatever β is.
+    within the box. Where D = 0, the fused value is θ_t for every β.
     """
     pulled = {}
     for k, d in distance.items():
@@ -74,7 +74,7 @@ def pull(
 
 
 def coefficient(distance: Tensors, pulled: Tensors) -> dict[str, Tensor]:
-    """β itself, for looking at: pulled / D, and NaN where D = 0."""
+    """Return β itself, for the diagnosis: pulled / D, and NaN where D = 0."""
     return {k: torch.where(d == 0, torch.nan, pulled[k] / d) for k, d in distance.items()}
 
 
@@ -89,7 +89,7 @@ def fuse(
     gamma_consistent: bool = False,
     fisher_scope: str = "global",
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """θ*_t = 2γ β θ_p + 2(1-γ) β θ*_{t-1} + (1 - 2β) θ_t, and β (Eq. 3; γ = 1/2 is the paper's).
+    """Return θ*_t = 2γ β θ_p + 2(1-γ) β θ*_{t-1} + (1 - 2β) θ_t, and β (Eq. 3 for γ = 1/2).
 
     Read literally, the paper's study of γ keeps the β of γ = 1/2; ``gamma_consistent`` derives β
     from the D of that γ instead.
@@ -107,26 +107,29 @@ def fuse(
 def fuse_fixed(
     task: Tensors, init: Tensors, previous: Tensors, beta: float = 1 / 3
 ) -> dict[str, Tensor]:
-    """Eq. 3 with one β for all: 1/3 is the paper's static fusion, equal thirds."""
+    """Return Eq. 3 with one β for all entries: 1/3 is the paper's static fusion, equal thirds."""
     return {k: task[k] + beta * d for k, d in displacement(task, init, previous).items()}
 
 
 def running_mean(mean: Tensors | None, task: Tensors, number: int) -> dict[str, Tensor]:
-    """Eq. 16: the mean of the task adapters θ_1..θ_t from that of θ_1..θ_{t-1}; t = ``number``."""
+    """Return the mean of the task adapters θ_1..θ_t, given that of θ_1..θ_{t-1}; t = ``number``.
+
+    This is Eq. 16.
+    """
     if mean is None or number == 1:
         return {k: v.clone() for k, v in task.items()}
     return {k: mean[k] * ((number - 1) / number) + task[k] / number for k in task}
 
 
 def squared_distance(a: Tensors, b: Tensors) -> float:
-    """‖a - b‖², summed in double precision."""
+    """Return ‖a - b‖², summed in double precision."""
     return float(sum((a[k].cpu().double() - b[k].cpu().double()).square().sum() for k in a))
 
 
 def stages(tensors: Tensors) -> list[list[str]]:
-    """The names of the tensors of each stage: those that begin alike but for two words.
+    """Group the tensors' names by stage: names of one stage begin alike but for two words.
 
-    A network whose blocks all have one width has one stage; the first axis of its tensors counts
+    A network whose blocks all have one width has one stage. The first axis of its tensors counts
     the blocks.
     """
     found: dict[str, list[str]] = {}
@@ -136,7 +139,7 @@ def stages(tensors: Tensors) -> list[list[str]]:
 
 
 def values_of_layers(tensors: Tensors, names: list[str]) -> Tensor:
-    """All numbers of a stage's tensors, a row for each layer [L, K]."""
+    """Return all numbers of a stage's tensors, a row for each layer [L, K]."""
     return torch.cat([tensors[k].reshape(len(tensors[k]), -1) for k in names], dim=1)
 
 

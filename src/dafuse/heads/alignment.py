@@ -1,9 +1,9 @@
-"""Classifier alignment: train the rows of all classes on features drawn from their Gaussians.
+"""Classifier alignment: train all class weights on features drawn from the class Gaussians.
 
 Each epoch draws ``samples`` features for every seen class, old and new, in one batched product,
-shuffles them, and takes one SGD step for each ``samples`` of them; the rate falls to zero along a
-cosine. There are thousands of tiny steps, so the gradients of the losses are written out (that of
-the linear head is in `heads.linear`), and nothing in a step keeps it from being replayed on a GPU.
+shuffles them, and takes one SGD step for each ``samples`` of them. The learning rate falls to zero
+along a cosine. There are thousands of tiny steps, so the gradients of the losses are written out
+(`heads.linear` has that of the linear head), and every step can be captured in a CUDA graph.
 """
 
 import math
@@ -18,16 +18,16 @@ from dafuse.heads.gaussians import Sampler
 from dafuse.heads.linear import softmax_error
 from dafuse.progress import Bar
 
-Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # rows [C, E], features [N, D], labels [N]
-Step = Callable[..., Tensor]  # features [N, D], labels [N] -> the rate it was taken with
+Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # class weights, features [N, D], labels [N]
+Step = Callable[..., Tensor]  # features [N, D], labels [N] -> the step's learning rate
 
 
 def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
-    """Gradient of the mean cross-entropy of the cosine head with respect to its rows.
+    """Return the gradient of the cosine head's mean cross-entropy at its class weights.
 
     With P the softmax of the logits, Y the one-hot labels and U the features at length 1, the
-    gradient at the rows' directions is G = SCALE (P - Y)ᵀ U / N; a row's own gradient is the
-    part of it that is orthogonal to the row, divided by the row's length.
+    gradient at the directions of the class weights is G = SCALE (P - Y)ᵀ U / N. The gradient at
+    the weights of a class is the part of G orthogonal to them, divided by their length.
     """
     units_ND = F.normalize(feats_ND, dim=1)
     lengths_C1 = rows_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
@@ -42,21 +42,21 @@ def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tens
 def align(
     rows_CD: Tensor,
     sampler: Sampler,
-    generator: torch.Generator,  # on the device of the sampler
+    generator: torch.Generator,  # on the sampler's device
     epochs: int = 30,
     samples: int = 240,
     lr: float = 0.005,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     gradient: Gradient = cosine_gradient,
-    period: int | None = None,  # epochs in which the rate falls to zero, before it rises again
+    period: int | None = None,  # epochs until the learning rate is zero; then it rises again
     bar: Bar | None = None,
-    faster: Callable[[Step], Step] | None = None,  # makes a step another that does the same
+    faster: Callable[[Step], Step] | None = None,  # returns a faster step that does the same
 ) -> Tensor:
-    """The aligned rows of a head with this gradient; those passed in stay as they are."""
+    """Return the aligned class weights of a head with this gradient; the given ones stay."""
     rows_CD = rows_CD.clone()
     velocity_CD = torch.zeros_like(rows_CD)
-    rate = torch.zeros((), device=rows_CD.device)  # there, so that a replayed step can read it
+    rate = torch.zeros((), device=rows_CD.device)  # a tensor, which a CUDA graph reads
     labels = torch.arange(len(rows_CD), device=rows_CD.device).repeat_interleave(samples)
 
     def step(feats_ND: Tensor, labels_N: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def align(
 
 
 def shrink_with_age(task_of_C: Tensor) -> Tensor:
-    """Factors [C] for class means: 1 for the newest task, towards 0.9 for old ones (from SLCA).
+    """Return factors [C] for class means: 1 for the newest task, towards 0.9 for old ones (SLCA).
 
     ``task_of`` is the index of the task, from 0, in which a class was learned.
     """

@@ -1,7 +1,7 @@
-"""Operations of linear algebra that numpy and torch share, so that one algebra serves both.
+"""Linear algebra on operations that numpy and torch share, so that one algebra serves both.
 
-An `Array` is a numpy array or a torch tensor, and what comes out is what went in: same library,
-same device. Whatever is summed over images is summed in float64 (`exact`).
+An `Array` is a numpy array or a torch tensor. A result has the library and the device of its
+argument. Sums over images are in float64 (`exact`).
 """
 
 import sys
@@ -17,19 +17,19 @@ Array = Any  # numpy.ndarray or torch.Tensor
 
 
 def under(start: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays whose names begin so, by the rest of their names."""
+    """Return the arrays whose names begin with this prefix, by the rest of their names."""
     return {
         name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
     }
 
 
 def library(array: Array) -> ModuleType:
-    """The module whose functions work on this array: numpy or torch."""
+    """Return the module whose functions work on this array: numpy or torch."""
     return sys.modules["torch"] if type(array).__module__.startswith("torch") else np
 
 
 def exact(array: Array) -> Array:
-    """The same numbers in float64; on the CPU where the device has no float64."""
+    """Return the same numbers in float64; on the CPU if the device has no float64."""
     if library(array) is np:
         return array.astype(np.float64)
     device = "cpu" if array.device.type == "mps" else array.device
@@ -37,7 +37,7 @@ def exact(array: Array) -> Array:
 
 
 def zeros(like: Array, *shape: int) -> Array:
-    """Zeros in float64, where this array is."""
+    """Return zeros in float64, in the library and on the device of `like`."""
     xp = library(like)
     if xp is np:
         return np.zeros(shape)
@@ -53,24 +53,24 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def from_numpy(values: np.ndarray, like: Array) -> Array:
-    """These numbers in the library and on the device of another array, in their own precision."""
+    """Return these numbers in the library and on the device of `like`, in their own precision."""
     xp = library(like)
     return values if xp is np else xp.from_numpy(np.ascontiguousarray(values)).to(like.device)
 
 
 def beside(array: Array, like: Array) -> Array:
-    """The same array on the device of another."""
+    """Return the array on the device of `like`."""
     return array if library(like) is np else array.to(like.device)
 
 
 def check_finite(array: Array, what: str) -> None:
-    """Training that went wrong shows here at the latest."""
+    """Refuse numbers that are not finite, which training that diverged leaves."""
     if not library(array).isfinite(array).all():
         raise DafuseError(f"{what} are not finite; try a smaller learning rate, if it trains")
 
 
 def one_hot(labels_N: Array, classes: int, like: Array) -> Array:
-    """[N, C] in float64."""
+    """Return one-hot labels [N, C] in float64."""
     xp = library(like)
     row_1C = from_numpy(np.arange(classes)[None], labels_N)
     hot_NC = labels_N[:, None] == row_1C
@@ -78,18 +78,18 @@ def one_hot(labels_N: Array, classes: int, like: Array) -> Array:
 
 
 def solve(matrix_MM: Array, columns_MK: Array) -> Array:
-    """X of ``matrix X = columns``, for a symmetric positive definite matrix."""
+    """Return X of ``matrix X = columns``, for a symmetric positive definite matrix."""
     xp = library(matrix_MM)
     if xp is np:
         return np.linalg.solve(matrix_MM, columns_MK)
     lower_MM, failed = xp.linalg.cholesky_ex(matrix_MM)
-    if failed:  # semi-definite to rounding
+    if failed:  # semi-definite up to rounding
         return xp.linalg.solve(matrix_MM, columns_MK)
     return xp.cholesky_solve(columns_MK, lower_MM)
 
 
 def add_to_diagonal(matrix_MM: Array, value: Any) -> Array:
-    """A copy with this number, or these numbers, added to the diagonal."""
+    """Return a copy with one number, or one for each entry, added to the diagonal."""
     xp = library(matrix_MM)
     copy = matrix_MM.copy() if xp is np else matrix_MM.clone()
     steps = slice(None, None, len(copy) + 1)

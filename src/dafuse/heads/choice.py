@@ -1,4 +1,4 @@
-"""Which closed-form head, at which penalty: chosen by leaving images out, none held back."""
+"""The choice of a closed-form head and its penalty, by leave-one-out over all its images."""
 
 import math
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from dafuse.heads.arrays import Array, exact, to_numpy
 from dafuse.heads.closed_form import KINDS, Kind, Linear, System
 from dafuse.heads.sums import ClassSums
 
-FACTORS = tuple(10 ** (power / 2) for power in range(-3, 4))  # of the usual penalty
-LEAST_PENALTY = 1e-7  # a penalty, less than which makes no difference
-MANY = 2  # images for each number of a feature, from which on only the usual penalty is tried
-NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest mean
-ENOUGH = 3  # images of a class, from which on leaving one out tells which penalty suits all
-FEW, FADING = 1 / 3, 4  # of the emphasis on CLS tokens: images for each number of a feature
-TRIED_ON = 1000  # images that a penalty is tried on; fewer say too little to pay for a system each
+FACTORS = tuple(10 ** (power / 2) for power in range(-3, 4))  # multiples of the usual penalty
+LEAST_PENALTY = 1e-7  # smaller penalties change nothing
+MANY = 2  # images per feature column, from which on only the usual penalty is tried
+NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest class mean
+ENOUGH = 3  # images per class, from which on leave-one-out can tell penalties apart
+FEW, FADING = 1 / 3, 4  # of the emphasis on CLS tokens, in images per feature column
+TRIED_ON = 1000  # max number of images that penalties are tried on; a system for each must pay
 
 
 def usual_penalty(kind: Kind, images: float, width: int) -> float:
-    """A penalty that suits so many images: large for few of them, almost none for many.
+    """Return a penalty that suits so many images: large for few, almost none for many.
 
-    Fitted to accuracy on held-out training images of CIFAR-100 (and, for ridge, Tiny-ImageNet): 5
-    to 200 classes of 2 to 400 images, of which the best penalty is known (docs/lift.md). What
-    decides is how many images there are for each number of a feature. For ridge it is at most the
-    mean squared distance of an image from the centre, which suits any few images, one a class too.
+    Fitted to accuracy on held-out training images of CIFAR-100 (and, for ridge, Tiny-ImageNet),
+    with 5 to 200 classes of 2 to 400 images, where the best penalty is known (docs/lift.md). The
+    penalty depends on the number of images per feature column. For ridge it is at most the mean
+    squared distance of an image from the centre, which suits even one image per class.
     """
     each = max(1.0, images) / width
     if kind == "ridge":
@@ -35,10 +35,10 @@ def usual_penalty(kind: Kind, images: float, width: int) -> float:
 
 
 def emphasis(tokens_M: Array, images: float, width: int) -> Array | None:
-    """The emphasis [M] on the columns of CLS tokens (1 in ``tokens_M``, others 0).
+    """Return the emphasis [M] on the columns of CLS tokens (1 in ``tokens_M``, others 0).
 
-    Almost 2 for a handful of images, when a regression must shrink and what the network says best
-    should decide; it fades as they become more. None where they are `FEW` no longer.
+    It is almost 2 for a handful of images: then a regression must shrink, and the most telling
+    columns should decide. It fades with more images, and is None from `FEW` per column on.
     """
     each = images / width
     return None if each >= FEW else 1 + tokens_M / (1 + FADING * each) ** 2
@@ -50,43 +50,43 @@ def _nothing_tried() -> np.ndarray:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What images left out say of each penalty tried, over all lessons.
+    """Leave-one-out results of each penalty tried, over all lessons.
 
-    A lesson of few images says little, and its own best penalty is mostly luck. A row is a kind, a
-    column one of `FACTORS`, the last one `NEAREST`. Two models that are merged add theirs up.
+    A lesson of few images says little, and its own best penalty is mostly luck. Rows are kinds,
+    columns are `FACTORS` and then `NEAREST`. Merging two models adds their evidence.
     """
 
-    gains_KF: np.ndarray = field(default_factory=_nothing_tried)  # right beyond the usual penalty
+    gains_KF: np.ndarray = field(default_factory=_nothing_tried)  # right answers above the usual's
     tried_KF: np.ndarray = field(default_factory=_nothing_tried)  # images
 
     def __add__(self, other: "Evidence") -> "Evidence":
         return Evidence(self.gains_KF + other.gains_KF, self.tried_KF + other.tried_KF)
 
     def array(self) -> np.ndarray:
-        """[2, kinds, factors], to be kept."""
+        """Return the evidence [2, kinds, factors], to store."""
         return np.stack([self.gains_KF, self.tried_KF])
 
 
 @dataclass
 class Choice:
-    """A head and its penalty, and what leaving images out says of it."""
+    """A head, its penalty and its leave-one-out result."""
 
     kind: Kind
     penalty: float
-    left_out: int  # images it was tried on; 0 where none can be left out
-    accuracy: float  # share of them that is right; 0 where there are none
+    left_out: int  # images that were left out in turn; 0 if none could be
+    accuracy: float  # share of them answered right; 0 if there are none
 
 
 class Found(NamedTuple):
-    """What was chosen, its classifier, and the scores of the images that were left out in turn."""
+    """The choice, its classifier, and the leave-one-out scores behind it."""
 
     choice: Choice
     head: Linear
     scores_NC: np.ndarray
-    fitted_NC: np.ndarray  # the scores that they have when they are not left out
+    fitted_NC: np.ndarray  # the scores of the same images when they are not left out
     labels_N: np.ndarray
-    rows_N: np.ndarray  # which of the images given these are
-    evidence: Evidence  # that of before, and theirs
+    rows_N: np.ndarray  # the indices of these images among those given
+    evidence: Evidence  # of all lessons, with this one
 
 
 def choose(
@@ -99,18 +99,22 @@ def choose(
     tokens_M: Array | None = None,
     before: Evidence | None = None,
 ) -> Found:
-    """The head to use, by exact leave-one-out over these images of the sums.
+    """Choose a head and a penalty by exact leave-one-out over these images of the sums.
 
-    A given penalty is a share of the mean diagonal, or `absolute`: what is added to the diagonal.
-    Unless it is given, penalties around the usual one of each kind are tried, and where there are
-    several kinds the nearest class mean, which is LDA at `NEAREST`. What images of lessons before
-    said of them counts as much. Among those whose accuracy is within one standard error of the
-    best, the choice is the one nearest to the usual, the first kind before others. Where their
-    classes have less than `ENOUGH` images, only the usual penalty of each kind is tried: one of two
-    images left out halves what is known of its class. Without images, the first kind at its usual
-    penalty is taken. Where no class has two of them, there is no scatter, and LDA takes `NEAREST`.
-    Columns of CLS tokens, where it is told which these are, count more with few images
-    (`emphasis`).
+    A given penalty is used as it is: a share of the mean diagonal or, if `absolute`, what is added
+    to the diagonal. Without one, penalties around the usual one of each kind are tried; if there
+    are several kinds, so is the nearest class mean, which is LDA at `NEAREST`. The evidence of
+    earlier lessons counts as much as these images.
+
+    Among the candidates whose accuracy is within one standard error of the best, the one nearest to
+    the usual penalty wins, and earlier kinds win over later ones. Special cases:
+
+    - Classes of less than `ENOUGH` images on average: only the usual penalty of each kind is tried,
+      because leaving out one of two images halves what is known of its class.
+    - No images: the first kind at its usual penalty.
+    - No class with two images: there is no scatter, and LDA takes `NEAREST`.
+
+    Columns of CLS tokens, if ``tokens_M`` names them, count more with few images (`emphasis`).
     """
     before = before or Evidence()
     systems = {kind: system_of(sums, kind, tokens_M) for kind in kinds}
@@ -132,7 +136,7 @@ def choose(
     tried: list[_Tried] = []
     for order, kind in enumerate(kinds):
         tries = (1.0,) if fixed else _factors(systems[kind], sums.width, len(labels))
-        # the usual one last, whose factor then serves the head as well
+        # the usual penalty last, so that its factorisation also serves the head
         factors = sorted(tries, key=lambda f: -abs(math.log(f)))
         penalties = [usual[kind] * factor for factor in factors]
         if kind == "lda" and len(kinds) > 1 and not penalty:
@@ -151,13 +155,13 @@ def choose(
 
 
 def system_of(sums: ClassSums, kind: Kind, tokens_M: Array | None) -> System:
-    """What is solved for a penalty, with columns of CLS tokens emphasised."""
+    """Return the system to solve, with an emphasis on the columns of CLS tokens."""
     emphasis_M = None if tokens_M is None else emphasis(tokens_M, sums.images, sums.width)
     return System(sums, kind, emphasis_M)
 
 
 def _factors(system: System, width: int, left_out: int) -> tuple[float, ...]:
-    """What the usual penalty is multiplied by: as many numbers as are worth their time."""
+    """Return the multiples of the usual penalty to try: as many as are worth their time."""
     if system.penalties_are_cheap:
         return FACTORS
     many = system.kind == "ridge" and system.images >= MANY * width
@@ -165,22 +169,22 @@ def _factors(system: System, width: int, left_out: int) -> tuple[float, ...]:
 
 
 class _Tried(NamedTuple):
-    factor: float  # of the usual penalty; infinite for the nearest mean
-    order: int  # of its kind among the kinds
+    factor: float  # multiple of the usual penalty; infinite for the nearest class mean
+    order: int  # index of the kind among the kinds tried
     kind: Kind
     penalty: float
-    right: int  # of the images left out
-    scores_NC: np.ndarray  # theirs
+    right: int  # right leave-one-out answers
+    scores_NC: np.ndarray  # leave-one-out scores
 
     @property
     def cell(self) -> tuple[int, int]:
-        """Where its evidence stands."""
+        """The indices of this candidate in the evidence."""
         column = len(FACTORS) if self.factor == math.inf else FACTORS.index(self.factor)
         return KINDS.index(self.kind), column
 
 
 def _said(tried: Sequence[_Tried], images: int) -> Evidence:
-    """What this lesson's images say of the penalties tried."""
+    """Return the evidence of this lesson's images for the penalties tried."""
     (usual,) = [one.right for one in tried if one.factor == 1 and one.order == 0]
     found = Evidence()
     for one in tried:
@@ -190,7 +194,7 @@ def _said(tried: Sequence[_Tried], images: int) -> Evidence:
 
 
 def _best(tried: Sequence[_Tried], images: int, evidence: Evidence) -> _Tried:
-    """Among those within a standard error of the best, the one nearest to the usual."""
+    """Return the candidate nearest to the usual penalty among those within a standard error."""
 
     def gain(one: _Tried) -> float:
         return float(evidence.gains_KF[one.cell] / evidence.tried_KF[one.cell])
@@ -203,12 +207,12 @@ def _best(tried: Sequence[_Tried], images: int, evidence: Evidence) -> _Tried:
 
 
 def countable(sums: ClassSums, labels_N: Array) -> np.ndarray:
-    """Which of these images can be left out: those whose class has another."""
+    """Tell which images can be left out: those whose class has another image."""
     return to_numpy(sums.counts_C[labels_N]) > 1
 
 
 def spread(which_N: np.ndarray) -> np.ndarray:
-    """The rows of these images; where they are many, of evenly spread ones of them."""
+    """Return the indices of these images, or evenly spaced ones if there are many."""
     rows = np.flatnonzero(which_N)
     if len(rows) > TRIED_ON:
         rows = rows[np.linspace(0, len(rows) - 1, TRIED_ON).round().astype(np.int64)]

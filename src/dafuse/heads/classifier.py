@@ -1,11 +1,11 @@
-"""A closed-form classifier that learns: its sums, their stored form, the chosen penalty.
+"""A classifier in closed form: sums over features, their stored form, and the chosen penalty.
 
-It is given features, by lessons (`learn`) or as they come (`observe`), and asked for scores. The
-sums are of hidden features, to which a fixed map lifts those of the network. Between lessons they
-rest in the precision asked for; the classifier is solved from sums that have been so rounded, so
-that one that is loaded again goes on as if it had never stopped. Asking for scores changes no sums.
+It takes features, by lessons (`learn`) or batch by batch (`observe`), and gives scores. The sums
+are over hidden features: a fixed map lifts the network's features to them. Between lessons the sums
+rest in a chosen precision. The classifier is solved from the rounded sums, so a loaded classifier
+goes on exactly as one that never stopped. Asking for scores changes no sums.
 
-All of it works on numpy arrays and on torch tensors (`heads.arrays`).
+Everything works on numpy arrays and on torch tensors (`heads.arrays`).
 """
 
 import math
@@ -34,11 +34,11 @@ from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import LEAST, Precision, at_rest, awake, cast, in_steps, rounded
 from dafuse.heads.sums import ClassSums, pooled
 
-SUMS, WEIGHTS = "statistics/sums.", "classifier/weights."  # how names in a state begin
+SUMS, WEIGHTS = "statistics/sums.", "classifier/weights."  # prefixes of names in a state
 
 
 class ClosedForm:
-    """Sums over hidden features, and the classifier that follows from them."""
+    """Sums over hidden features, and the classifier solved from them."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class ClosedForm:
         tokens_M: Array | None = None,
         last_token: slice | None = None,
     ) -> None:
-        """Start without images. A penalty that is not given is chosen (`heads.choice`).
+        """Start without images. If no penalty is given, one is chosen (`heads.choice`).
 
-        Columns that are CLS tokens (1 in ``tokens_M``) count more with few images. Where it is told
-        which columns are the last of them, it finds out how familiar images are, too.
-        The classifier is in the library and on the device of `like`, where features come from.
+        Columns that are CLS tokens (1 in ``tokens_M``) count more with few images. If
+        ``last_token`` says which columns are the last CLS token, the classifier also measures how
+        familiar images are. Its weights are in the library and on the device of `like`.
         """
         self.lift, self.sums, self.kinds, self.precision = lift, sums, tuple(kinds), precision
         self.penalty, self.absolute, self.tokens_M = penalty, absolute, tokens_M
@@ -64,15 +64,15 @@ class ClosedForm:
         self.temperature, self.threshold = Temperature(), Threshold()
         self.last_token = last_token
         self.familiarity: Familiarity | None = None
-        # of the last lesson's images that were left out in turn: labels, and what they looked like
+        # labels and leave-one-out answers of the last lesson's images
         self.tried = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.tried_scores_NC = np.zeros((0, 0))  # theirs
+        self.tried_scores_NC = np.zeros((0, 0))  # leave-one-out scores of the same images
         self.weights_CM = from_numpy(np.zeros((0, sums.width), np.float32), like)
         self.bias_C = self.weights_CM[:, 0]
-        self.resting_weights = self._rested(self.weights_CM)  # what outlives a lesson of these
-        self.resting = at_rest(sums, precision)  # what outlives a lesson of the sums
-        self._rounded = sums  # the sums as they rest, of which the classifier is
-        self._settled = True  # the classifier is that of the sums
+        self.resting_weights = self._rested(self.weights_CM)  # stored between lessons
+        self.resting = at_rest(sums, precision)  # stored between lessons
+        self._rounded = sums  # the sums as they are stored; the classifier is solved from these
+        self._settled = True  # whether the classifier is up to date with the sums
 
     def learn(
         self,
@@ -81,11 +81,12 @@ class ClosedForm:
         before_NF: Array | None = None,
         tried: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """Add the images of a task and solve; what was chosen, for the diagnosis.
+        """Add a task's images, solve, and return the choice for the diagnosis.
 
-        Where the network has changed, and features of these images before that are given, the old
-        sums follow (`heads.drift`). Otherwise they stay as they were measured. Images at the rows
-        `tried`, by default all, are left out in turn: those that the network was not trained on.
+        If the network has changed, and the features of these images before the change are given,
+        the old sums are moved along (`heads.drift`); otherwise they stay as measured. Images at the
+        indices `tried` (default: all) are left out in turn. They must be images the network was not
+        trained on.
         """
         hidden_NM, labels_N = self.lift(feats_NF), beside(labels_N, self.sums.means_CM)
         if before_NF is not None:
@@ -108,18 +109,18 @@ class ClosedForm:
         return {"head": self.choice.kind, "penalty": self.choice.penalty, "left_out": left_out}
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Know these classes alone, in this order."""
+        """Keep these classes only, in this order."""
         factor = self._factor
         self.sums.take(remaining)
         self._resolve(factor)
 
     def merge(self, other: "ClosedForm", numbers: Sequence[int]) -> None:
-        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        """Take up all that another classifier knows; its class i is ``numbers[i]`` here."""
         factor = (self._factor * other._factor) ** 0.5
         if other.choice.kind == self.choice.kind:
             self.temperature = self.temperature.joined(other.temperature)
             self.threshold = self.threshold.joined(other.threshold)
-        elif other.choice.left_out > self.choice.left_out:  # its images say more of which kind
+        elif other.choice.left_out > self.choice.left_out:  # it has more evidence
             factor, self.choice = other._factor, other.choice
             self.temperature, self.threshold = other.temperature, other.threshold
         else:
@@ -129,28 +130,31 @@ class ClosedForm:
         self._resolve(factor)
 
     def observe(self, feats_BF: Array, labels_B: Array) -> None:
-        """Add a batch to the sums; the classifier follows when it is asked for."""
+        """Add a batch to the sums; the classifier is solved when scores are next asked for."""
         check_finite(feats_BF, "the features of a batch")
         self.sums.add(self.lift(feats_BF), beside(labels_B, self.sums.means_CM))
         self._settled = False
 
     def logits(self, feats_BF: Array) -> Array:
-        """[B, C], whose softmax is a calibrated probability; for any number of leading axes."""
+        """Return logits [B, C], whose softmax is calibrated; there may be any leading axes."""
         return calibrated(self.scores(feats_BF), self.temperature.value)
 
     def scores(self, feats_BF: Array) -> Array:
-        """[B, C], linear in the hidden features: a class mean's own is one above the others."""
+        """Return scores [B, C], linear in the hidden features.
+
+        A class mean's own score is one above the others on average.
+        """
         self._settle_if_needed()
         hidden_KM = self.lift(feats_BF.reshape(-1, feats_BF.shape[-1]))
         scores_KC = hidden_KM @ self.weights_CM.T + self.bias_C
         return scores_KC.reshape(*feats_BF.shape[:-1], len(self.bias_C))
 
     def _round(self) -> None:
-        """Know the sums as they will rest, of which the classifier is; they stay as they are."""
+        """Set `_rounded`, the sums in their stored precision; `sums` itself does not change."""
         self._rounded, self.resting = rounded(self.sums, self.precision)
 
     def _chosen(self, sums: ClassSums, hidden_NM: Array, labels_N: Array) -> Found:
-        """What leaving out these images of the sums says, their scores in their own unit."""
+        """Choose by leave-one-out over these images; the scores are in their own unit."""
         return self._found(sums, hidden_NM, labels_N, self.kinds, self.penalty)
 
     def _found(
@@ -170,15 +174,15 @@ class ClosedForm:
         return system_of(self._rounded, choice.kind, self.tokens_M).head(choice.penalty)
 
     def _settle(self, found: Found, hidden_NM: Array) -> None:
-        """Become the classifier that was found, by leaving out some of these images."""
+        """Become the classifier that was found by leave-one-out over some of these images."""
         head, choice = found.head, found.choice
         check_finite(head.weights_MC, "the weights of the classifier")
         unit = unit_of(head, self._rounded.means_CM)
         exact_CM = head.weights_MC.T / unit
         self.resting_weights = self._rested(exact_CM)
         self.weights_CM = self._woken(self.resting_weights)
-        lost_CM = exact_CM - beside(self.weights_CM, exact_CM)  # by rounding
-        centre_M = self._rounded.means_CM.mean(0)  # where the bias makes up for it
+        lost_CM = exact_CM - beside(self.weights_CM, exact_CM)  # lost by rounding
+        centre_M = self._rounded.means_CM.mean(0)  # the bias makes up for it at the centre
         self.bias_C = self._plain(head.bias_C / unit + lost_CM @ centre_M)
         known = self.temperature if choice.kind == self.choice.kind else Temperature()
         self.temperature = known.after(found.scores_NC, found.labels_N)
@@ -192,10 +196,11 @@ class ClosedForm:
     def _find_familiarity(
         self, found: Found, unit: float, columns: slice, hidden_NM: Array
     ) -> None:
-        """How familiar images are, and which are not, by those that were left out in turn.
+        """Set familiarity and threshold from the images that were left out in turn.
 
-        Records make another classifier than the sums that images are left out of: what leaving an
-        image out changes there is taken from its scores here.
+        The classifier of class records differs from that of the uncut sums, in which images are
+        left out. So the change by leaving an image out is measured there and added to its scores
+        here.
         """
         sums, regression = self._rounded, found.choice.kind == "ridge"
         of_means_CC = found.head.scores(sums.means_CM) / unit
@@ -208,22 +213,22 @@ class ClosedForm:
         self.threshold = known.after(familiar_N, sums.classes)
 
     def _settle_if_needed(self) -> None:
-        """After batches that were observed; with nothing at hand to leave out."""
+        """Solve after observed batches, when no images are at hand for leave-one-out."""
         if not self._settled:
             self._solve_alone(self.kinds, self.penalty)
 
     @property
     def _factor(self) -> float:
-        """The penalty that was chosen, as a multiple of the usual one; infinite: nearest mean."""
+        """Return the chosen penalty over the usual one; infinite for the nearest class mean."""
         if self.choice.penalty == NEAREST:
             return math.inf
         usual = usual_penalty(self.choice.kind, self.sums.typical, self.sums.width)
         return self.choice.penalty / usual
 
     def _resolve(self, factor: float) -> None:
-        """Solve the kind chosen for other classes, with no image at hand to choose a penalty by.
+        """Solve the chosen kind again for other classes, when no images are at hand.
 
-        It is the usual one times a factor that was found before. The sums are rounded from here on.
+        The penalty is the usual one times the given factor. The sums are rounded from here on.
         """
         kind = self.choice.kind
         usual = usual_penalty(kind, self.sums.typical, self.sums.width)
@@ -232,7 +237,7 @@ class ClosedForm:
         self.sums = self._rounded
 
     def _solve_alone(self, kinds: Sequence[Kind], penalty: float | None) -> None:
-        """Solve with no images to leave out."""
+        """Solve without leave-one-out."""
         self._round()
         nothing = self.sums.means_CM[:0]
         labels_0 = from_numpy(np.zeros(0, np.int64), nothing)
@@ -244,17 +249,17 @@ class ClosedForm:
         return {"values": self._plain(weights_CM)}
 
     def _woken(self, resting: dict[str, Array]) -> Array:
-        """The weights [C, M] in float32, which predict."""
+        """Return the weights [C, M] in float32, as they predict."""
         weights_CM, step_M = self._plain(resting["values"]), resting.get("step")
         return weights_CM if step_M is None else weights_CM * self._plain(step_M)
 
     def _plain(self, array: Array) -> Array:
-        """In float32, where the features come from."""
+        """Return the array in float32, on the features' device."""
         array = beside(cast(array, "float32"), self.bias_C)
         return array if library(array) is np else array.contiguous()
 
     def state(self) -> dict[str, Array]:
-        """What a resumed run goes on from, and this one too: from here on the sums are rounded."""
+        """Return what a resumed run needs. From here on the sums are rounded, here as there."""
         self._settle_if_needed()
         self.sums = self._rounded
         kind, *numbers = astuple(self.choice) + astuple(self.temperature)
@@ -273,11 +278,11 @@ class ClosedForm:
         choice = Choice(KINDS[int(kind)], penalty, int(count), accuracy)
         self.restore(under(SUMS, state), choice, Temperature(temperature, int(in_all)))
         self.set_weights(under(WEIGHTS, state), state["classifier/bias"])
-        if "classifier/evidence" in state:  # which states of before have not
+        if "classifier/evidence" in state:  # older states have none
             self.evidence = Evidence(*to_numpy(state["classifier/evidence"]))
 
     def restore(self, resting: dict[str, Array], choice: Choice, temperature: Temperature) -> None:
-        """Become what these were taken from: sums as they rest, and what was chosen.
+        """Take over stored sums and the choice that was made.
 
         The weights follow, by `set_weights` or `solve_again`.
         """
@@ -287,13 +292,13 @@ class ClosedForm:
         self.choice, self.temperature = choice, temperature
 
     def set_weights(self, weights: dict[str, Array], bias_C: Array) -> None:
-        """Take weights as they rest, which were solved from these sums."""
+        """Take over stored weights, which were solved from these sums."""
         self.resting_weights, self.bias_C = weights, bias_C
         self.weights_CM = self._woken(weights)
         self._settled = True
 
     def solve_again(self) -> None:
-        """Solve by what was chosen before, from sums that were restored."""
+        """Solve restored sums by the choice that was made before."""
         nothing, no_rows = self.sums.means_CM[:0], np.zeros(0, np.int64)
         none_NC = np.zeros((0, self.sums.classes))
         head = self._head_at(self.choice)
@@ -304,6 +309,6 @@ class ClosedForm:
 def of_last_token(
     kind: Kind, width: int, columns: int, seed: int, precision: Precision, like: Array
 ) -> ClosedForm:
-    """A head over the last CLS token with random columns beside it; its penalty is chosen."""
+    """Return a head over the last CLS token and random columns of it; its penalty is chosen."""
     lift = Lift(np.ones(width), columns, seed, like)
     return ClosedForm(lift, pooled(lift.width, like), [kind], None, precision, like)

@@ -1,19 +1,19 @@
-"""Linear classifiers that follow from sums over images, and their leave-one-out scores.
+"""Linear classifiers solved from sums over images, and their leave-one-out scores.
 
 With the class means mu_c, their mean m, c_k = mu_k - m, C = [c_1 ... c_K], the scatter S about the
-means, and b = N / K images a class on average:
+means, and b = N / K images per class on average:
 
     ridge:  W = b (S + b C C^T + p I)^-1 C,        score_k(h) = (h - m) . w_k
     LDA:    W = N (S + p I)^-1 C,                  score_k(h) = (h - m) . w_k - c_k . w_k / 2
 
-Ridge is the regression from features to one-hot targets with an intercept that is not penalised,
-where classes have equally many images; where they have not, class means still count alike, however
-many images stand behind them, and the scatter is that of all images. As p grows, LDA becomes the
-nearest class mean, and ridge the largest product with a centred class mean. Penalties are shares of
-the mean diagonal of what p I is added to.
+If all classes have equally many images, ridge is the regression from features to one-hot targets
+with an intercept that is not penalised. Otherwise class means still count alike, however many
+images they have, and the scatter is that of all images. As p grows, LDA becomes the nearest class
+mean, and ridge the largest product with a centred class mean. A penalty is a share of the mean
+diagonal of the matrix that p I is added to.
 
-**Leave-one-out.** Without image i of class c (n images), d = h_i - mu_c and q = 1 / (n - 1): its
-class mean moves by -q d and m by -q d / K, so that with U = [d, c_c]
+**Leave-one-out.** Without image i of class c (n images), with d = h_i - mu_c and q = 1 / (n - 1),
+the class mean moves by -q d and m by -q d / K. So with U = [d, c_c]
 
     S' + b C' C'^T = S + b C C^T - U B U^T,    B = [[n q - b q^2 (1 - 1/K), b q], [b q, 0]]
 
@@ -21,9 +21,9 @@ and h_i - m' = U t with t = (1 + q / K, 1). By Woodbury's identity, with A = S +
 
     (h_i - m')^T A'^-1 y = t^T (I - U^T A^-1 U B)^-1 U^T A^-1 y
 
-for any y: all that is needed of an image is products through A^-1 of d and the class means. LDA is
-the same with b = 0. So each image is scored as if it had never been taught, at one solution; b, N
-and the penalty stay those of all images.
+for any y. So an image needs only the products of d and the class means through A^-1. LDA is the
+same with b = 0. One solution scores every image as if it had never been taught; b, N and the
+penalty stay those of all images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,9 @@ from dafuse.heads.sums import ClassSums
 
 Kind = Literal["ridge", "lda"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SPAN_PAYS = 1 / 3  # eigenvectors of more rows take longer than a few Cholesky factors
-FEW_ROWS = 600  # up to which a factor of their products takes less than a tenth of a second
-IN_SPAN = 1e-9  # a share of a vector's square that is rounding, not a part of it
+SPAN_PAYS = 1 / 3  # eigenvectors of more rows take longer than a few Cholesky factorisations
+FEW_ROWS = 600  # up to so many, factorising their products takes less than a tenth of a second
+IN_SPAN = 1e-9  # a smaller share of a vector's square is rounding
 
 
 @dataclass
@@ -55,13 +55,13 @@ class Linear:
 
 
 class System:
-    """The linear system of one kind of head; solved for any penalty.
+    """The linear system of one kind of head, solved for any penalty.
 
-    Where images are few, everything happens in the space that they span (`_InTheSpan`), and one
+    With few images, everything happens in the space that they span (`_InTheSpan`), where one
     eigendecomposition serves every penalty.
 
-    With an emphasis e it is that of features h e, column by column, whose sums follow from these;
-    the classifier is of h again. A column of emphasis 2 is penalised a fourth as much.
+    An emphasis e solves the system for features h e, column by column; their sums follow from the
+    given ones, and the classifier applies to h again. Emphasis 2 quarters a column's penalty.
     """
 
     def __init__(self, sums: ClassSums, kind: Kind, emphasis_M: Array | None = None) -> None:
@@ -89,11 +89,11 @@ class System:
                 square_MM = square_MM * emphasis_M[:, None]
             self._inverse = _Square(square_MM)
         self.penalties_are_cheap = self._inverse.penalties_are_cheap
-        # the mean diagonal of what the penalty is added to
+        # the mean diagonal of the matrix that the penalty is added to
         self.scale = self._inverse.mean_diagonal or float((self.centred_CM**2).mean()) or 1.0
 
     def head(self, penalty: float) -> Linear:
-        """The classifier at this penalty."""
+        """Return the classifier at this penalty."""
         weights_MC = self._inverse.solve(self.centred_CM.T, penalty * self.scale)
         own_C = (self.centred_CM.T * weights_MC).sum(0)
         weights_MC = self._emphasised(weights_MC.T).T
@@ -106,9 +106,9 @@ class System:
     def left_out(
         self, hidden_NM: Array, labels_N: Array, penalties: Sequence[float]
     ) -> Iterator[Array]:
-        """For each penalty the scores [N, C] of these images, each as if it were not in the sums.
+        """Return, for each penalty, the leave-one-out scores [N, C] of these images.
 
-        Every image must be in the sums, and its class must have another one.
+        Every image must be in the sums, and its class must have another image.
         """
         apart_NM = self._emphasised(exact(hidden_NM) - self.means_CM[labels_N])
         absolute = [penalty * self.scale for penalty in penalties]
@@ -119,7 +119,7 @@ class System:
         return rows_KM if self._emphasis_M is None else rows_KM * self._emphasis_M
 
     def _rescored(self, products: "Products", labels_N: Array) -> Array:
-        """Leave-one-out scores [N, C]: the formulas at the top of this file."""
+        """Return leave-one-out scores [N, C], by the formulas at the top of this file."""
         own_N, to_means_NC, among_CC = products
         xp, classes, between = library(own_N), self.classes, self.between
         index_N = np.arange(len(own_N))
@@ -141,13 +141,13 @@ class System:
         shift_NC[index_N, labels_N] = shift_NC[index_N, labels_N] - q_N
         first_NC = to_means_NC + shift_NC * own_N[:, None]
         second_NC = mean_NC + shift_NC * cross_N[:, None]
-        # (I - g B)^-1 of them
+        # (I - g B)^-1 times these
         u1_NC = (m22_N[:, None] * first_NC - m12_N[:, None] * second_NC) / determinant_N[:, None]
         u2_NC = (m11_N[:, None] * second_NC - m21_N[:, None] * first_NC) / determinant_N[:, None]
         scores_NC = (1 + q_N / classes)[:, None] * u1_NC + u2_NC
         if self.kind == "ridge":
             return between * scores_NC
-        # c_k' . A'^-1 c_k', where B has its first entry alone
+        # c_k' . A'^-1 c_k', where only the first entry of B is not zero
         squares_NC = among_CC.diagonal()[None] + 2 * shift_NC * to_means_NC
         squares_NC = squares_NC + shift_NC**2 * own_N[:, None]
         squares_NC = squares_NC + first_NC * b11_N[:, None] * u1_NC
@@ -155,7 +155,7 @@ class System:
 
 
 class Products(NamedTuple):
-    """Products through A^-1 of images' distances d from their class means, and of the means c."""
+    """Products through A^-1: of images' distances d from their class means, and of the means c."""
 
     own_N: Array  # d . A^-1 d
     to_means_NC: Array  # d . A^-1 c_k
@@ -163,7 +163,7 @@ class Products(NamedTuple):
 
 
 class _Square:
-    """(A + p I)^-1 = U^-1 U^-T for a whole matrix A. Keeps the last penalty's factor U."""
+    """(A + p I)^-1 = U^-1 U^-T for a full matrix A. Keeps the last penalty's factor U."""
 
     penalties_are_cheap = False
 
@@ -187,13 +187,13 @@ class _Square:
 
     def _factor(self, penalty: float) -> Array:
         if self._last is None or self._last[0] != penalty:
-            self._last = None  # two factors need not be there at once
+            self._last = None  # frees the memory of the old factor first
             self._last = penalty, factor_of_square(add_to_diagonal(self._square_MM, penalty))
         return self._last[1]
 
 
 class _DiagonalAndRows:
-    """(D + p I + Z^T Z)^-1 of a diagonal D and few rows Z, by Woodbury's identity.
+    """(D + p I + Z^T Z)^-1 for a diagonal D and few rows Z, by Woodbury's identity.
 
     With E = D + p I and G = I + Z E^-1 Z^T it is E^-1 - E^-1 Z^T G^-1 Z E^-1.
     """
@@ -225,13 +225,13 @@ class _DiagonalAndRows:
             )
 
     def _factor(self, penalty: float) -> Array:
-        """The upper factor of G."""
+        """Return the upper factor of G."""
         scaled_KM = self._rows_KM / (self._diagonal_M + penalty)
         return factor_of_square(add_to_diagonal(scaled_KM @ self._rows_KM.T, 1.0))
 
 
 class _InTheSpan:
-    """(Z^T Z + p I)^-1 of few rows Z: x = (y - Z^T (Z Z^T + p I)^-1 Z y) / p."""
+    """(Z^T Z + p I)^-1 for few rows Z: x = (y - Z^T (Z Z^T + p I)^-1 Z y) / p."""
 
     penalties_are_cheap = True
 
@@ -249,9 +249,9 @@ class _InTheSpan:
     def products(
         self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
     ) -> Iterator[Products]:
-        """In the coordinates of the eigenvectors, where a penalty costs a division.
+        """Return the products, in the eigenvectors' coordinates, where a penalty costs a division.
 
-        What a vector has beyond the span, if anything, is divided by the penalty alone.
+        The part of a vector outside the span is divided by the penalty alone.
         """
         xp = library(apart_NM)
         inside = self._values_K > IN_SPAN * self._values_K[-1]

@@ -1,12 +1,12 @@
-"""From scores to probabilities: bent, in a unit of their own, and divided by a temperature.
+"""From scores to probabilities: scaled to a unit, bent by asinh, divided by a temperature.
 
     logit_k = asinh(6 s_k) / asinh(6) * sqrt(ln K) / t,    s = scores / u
 
-Scores are measured in u, by which a class mean's own score is above those of the other classes on
-average: a large penalty shrinks all scores alike. They estimate probabilities. A softmax
-wants logarithms, and asinh is like a logarithm but takes negative numbers too. The highest of K
-scores that mean nothing grows with the root of ln K. After all that one temperature t suits 5 to
-100 classes of 1 to 450 images (docs/lift.md); images that are left out of a lesson correct it.
+The unit u is how far a class mean's own score is above those of the other classes, on average,
+because a large penalty shrinks all scores alike. Scores estimate probabilities, but a softmax needs
+logarithms: asinh is like a logarithm and takes negative numbers too. The highest of K random scores
+grows with the root of ln K. After these steps one temperature t suits 5 to 100 classes of 1 to 450
+images (docs/lift.md), and leave-one-out scores of each lesson correct it.
 """
 
 import math
@@ -21,27 +21,27 @@ from dafuse.heads.closed_form import Linear
 from dafuse.heads.head import NEVER
 
 BEND = 6.0
-TYPICAL = 0.235  # on held-out training images of CIFAR-100
+TYPICAL = 0.235  # measured on held-out training images of CIFAR-100
 REFUSED = 0.05  # share of the images of known classes that may be answered "unknown"
-FADING = 3  # power of the share of classes that were known then
-LEAST_TESTED = 5  # images, of which fewer say nothing of what others are like
+FADING = 3  # power of the share of classes that were known at the time
+LEAST_TESTED = 5  # fewer images do not show how far others spread
 Numbers = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """What is known of t: a geometric mean over all images left out, and over where it starts."""
+    """An estimate of t: a geometric mean of the initial value and all leave-one-out images."""
 
     value: float = TYPICAL
-    images: int = 0  # that were left out, in all lessons
-    trust: ClassVar[int] = 3000  # images that the value at the start counts as
+    images: int = 0  # left out in turn, over all lessons
+    trust: ClassVar[int] = 3000  # weight of the initial value, in images
 
     def after(self, scores_NC: np.ndarray, labels_N: np.ndarray) -> Self:
-        """When these images have been left out, too."""
+        """Return the estimate after these leave-one-out scores."""
         return self.after_logits(calibrated(scores_NC, 1.0), labels_N)
 
     def after_logits(self, logits_NC: np.ndarray, labels_N: np.ndarray) -> Self:
-        """As `after`, where t divides other logits than those of bent scores."""
+        """Return the estimate after these logits, which need not come from bent scores."""
         count = len(labels_N)
         if not count or logits_NC.shape[1] < 2:
             return self
@@ -50,7 +50,7 @@ class Temperature:
         return replace(self, value=value, images=self.images + count)
 
     def joined(self, other: Self) -> Self:
-        """What two classifiers know together."""
+        """Return the estimate from the images of both classifiers."""
         mine, theirs = self.trust / 2 + self.images, other.trust / 2 + other.images
         value = geometric_mean(self.value, mine, other.value, theirs)
         return replace(self, value=value, images=self.images + other.images)
@@ -64,24 +64,24 @@ class Temperature:
 
 
 class QuickTemperature(Temperature):
-    """One that starts less sure of itself, so that fewer images move it."""
+    """A temperature whose initial value weighs less, so that fewer images move it."""
 
     trust: ClassVar[int] = 100
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """What is known of the familiarity below which an image is answered "unknown"."""
+    """An estimate of the familiarity below which an image is answered "unknown"."""
 
     value: float = NEVER
-    images: float = 0.0  # left out, in all lessons; those of older ones have faded
-    classes: int = 0  # known when the last of them were left out
+    images: float = 0.0  # left out in turn, over all lessons; older ones have faded
+    classes: int = 0  # number of classes at the last lesson
 
     def after(self, familiarity_N: np.ndarray, classes: int) -> "Threshold":
-        """When images of this familiarity have been left out, too: a mean over lessons.
+        """Return the estimate after images of this familiarity: a mean over lessons.
 
-        Familiarity moves as classes come, and old images are not there to see by how much: what
-        they said fades.
+        Familiarity moves as classes are added, and old images are not there to measure by how much,
+        so their weight fades.
         """
         count = len(familiarity_N)
         if count < LEAST_TESTED:
@@ -94,7 +94,7 @@ class Threshold:
         return Threshold(value, before + count, classes)
 
     def joined(self, other: "Threshold") -> "Threshold":
-        """What two classifiers know together: a mean over all images left out."""
+        """Return the estimate from the images of both classifiers."""
         images = self.images + other.images
         if not images:
             return self
@@ -102,29 +102,29 @@ class Threshold:
         return Threshold(value, images, max(self.classes, other.classes))
 
     def numbers(self) -> dict[str, float]:
-        """All but the value, which `Head.numbers` has."""
+        """Return all numbers but the value, which `Head.numbers` has."""
         return {"threshold_images": float(self.images), "threshold_classes": float(self.classes)}
 
     @classmethod
     def from_numbers(cls, numbers: Numbers, classes: int) -> "Threshold":
-        """Read those of a model that knows so many classes; older ones lack some of the numbers."""
+        """Read the estimate of a model of so many classes; older models lack some numbers."""
         images = numbers.get("threshold_images", 0.0)
         return cls(numbers["threshold"], images, int(numbers.get("threshold_classes", classes)))
 
 
 def sharpness(classes: int, temperature: float) -> float:
-    """What bent scores of so many classes are multiplied by."""
+    """Return the factor that turns the bent scores of so many classes into logits."""
     return math.sqrt(math.log(max(2, classes))) / math.asinh(BEND) / temperature
 
 
 def calibrated(scores_NC: Array, temperature: float) -> Array:
-    """The logits, which a softmax turns into probabilities; the order of the classes stays."""
+    """Return the logits, whose softmax is the probability; the order of the classes stays."""
     bent_NC = library(scores_NC).arcsinh(BEND * scores_NC)
     return bent_NC * sharpness(scores_NC.shape[-1], temperature)
 
 
 def unit_of(head: Linear, means_CM: Array) -> float:
-    """u, from the class means; 1 where they do not tell the classes apart."""
+    """Return u from the class means; 1 if they do not tell the classes apart."""
     scores_CC, classes = to_numpy(head.scores(means_CM)), len(means_CM)
     own = float(scores_CC.diagonal().sum())
     others = (float(scores_CC.sum()) - own) / max(1, classes - 1)
@@ -133,16 +133,16 @@ def unit_of(head: Linear, means_CM: Array) -> float:
 
 
 def geometric_mean(one: float, its_weight: float, other: float, weight: float) -> float:
-    """The mean of two positive numbers, each with a weight."""
+    """Return the weighted geometric mean of two positive numbers."""
     total = its_weight * math.log(one) + weight * math.log(other)
     return math.exp(total / (its_weight + weight))
 
 
 def best_temperature(logits_NC: np.ndarray, labels_N: np.ndarray) -> float:
-    """T of the least mean cross-entropy of softmax(logits / T).
+    """Return the T with the least mean cross-entropy of softmax(logits / T).
 
-    Where all of N images are right, as if one of N + 2 were not, so that it stays finite. The loss
-    is convex in 1 / T; bisection finds where its derivative is zero.
+    If all N images are right, it counts as if one of N + 2 were not, so that T is not zero. The
+    loss is convex in 1 / T; bisection finds the zero of its derivative.
     """
     spread = float(logits_NC.std()) or 1.0
     scores = (logits_NC - logits_NC.max(1, keepdims=True)) / spread

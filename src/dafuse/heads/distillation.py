@@ -7,10 +7,10 @@ from torch import Tensor
 def distill(
     student_BC: Tensor, teacher_BC: Tensor, temperature: float, weights_C: Tensor | None = None
 ) -> Tensor:
-    """Mean cross-entropy of the student's softened distribution under the teacher's.
+    """Return the mean cross-entropy of the student's softened distribution under the teacher's.
 
-    Class weights multiply the teacher's probabilities, which are then made to sum to 1 again.
-    There is no factor T², so the gradient shrinks with the temperature, as in iCaRL and FOSTER.
+    Class weights multiply the teacher's probabilities, which then sum to 1 again. There is no
+    factor T², so the gradient shrinks as the temperature grows, as in iCaRL and FOSTER.
     """
     target_BC = torch.softmax(teacher_BC / temperature, dim=1)
     if weights_C is not None:
@@ -20,9 +20,9 @@ def distill(
 
 
 def balanced_weights(counts_C: Tensor, beta: float) -> Tensor:
-    """Weights of mean 1, larger for classes with fewer images: 1 / effective number of images.
+    """Return weights of mean 1, larger for rarer classes: 1 / effective number of images.
 
-    The effective number of n images is (1 - βⁿ) / (1 - β): n where β nears 1, and 1 where β is 0.
+    The effective number of n images is (1 - βⁿ) / (1 - β): n as β nears 1, and 1 if β is 0.
     """
     counts_C = counts_C.double()
     weights_C = (1 - beta) / (1 - beta**counts_C)

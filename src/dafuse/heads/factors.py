@@ -1,11 +1,11 @@
 """Upper factors: U [K, M], K <= M, zero below its diagonal, with U^T U = S for a scatter S.
 
-A factor says the same as S in half as many numbers, and stays true when these are rounded: U^T U is
-never indefinite. More rows X join it by Householder reflections, a block of columns at a time,
+A factor holds S in half as many numbers and survives rounding, since U^T U is never indefinite.
+Householder reflections join more rows X to it, a block of columns at a time,
 
     [U; X] = Q [U'; 0],    so that U'^T U' = U^T U + X^T X,
 
-which for few rows is much less work than to make S and factorise it again.
+which for few rows is much less work than forming S and factorising it again.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ import numpy as np
 
 from dafuse.heads.arrays import Array, add_to_diagonal, library, zeros
 
-BLOCK = 96  # columns that are worked on at once
+BLOCK = 96  # columns in a block
 
 
 def factor_of_rows(rows_KM: Array) -> Array:
-    """The factor of X^T X; of as many rows as there are, or columns if these are fewer."""
+    """Return the factor of X^T X, with as many rows as X has, or as columns if these are fewer."""
     if not len(rows_KM):
         return rows_KM
     xp = library(rows_KM)
@@ -27,10 +27,10 @@ def factor_of_rows(rows_KM: Array) -> Array:
 
 
 def factor_of_square(square_MM: Array) -> Array:
-    """The factor of a matrix S that may lack full rank."""
+    """Return the factor of a matrix S that may lack full rank."""
     xp = library(square_MM)
     mean = float(square_MM.trace()) / max(1, len(square_MM))
-    if mean <= 0:  # images that are all the same have no scatter
+    if mean <= 0:  # all images are the same: no scatter
         return 0 * square_MM
     for share in _jitters():
         nudged_MM = add_to_diagonal(square_MM, share * mean) if share else square_MM
@@ -46,10 +46,10 @@ def factor_of_square(square_MM: Array) -> Array:
 
 
 def joined(upper_KM: Array, rows_NM: Array) -> Array:
-    """The factor of U^T U + X^T X.
+    """Return the factor of U^T U + X^T X.
 
     The reflections of a block of columns are I - V T V^T. As U is upper, V has the identity on
-    top, so only its lower part V2 is needed, which belongs to the rows.
+    top, so only its lower part V2 is needed, which belongs to the rows X.
     """
     xp = library(upper_KM)
     upper_KM, rest_NM = upper_KM + 0, rows_NM + 0
@@ -67,7 +67,7 @@ def joined(upper_KM: Array, rows_NM: Array) -> Array:
             turned_BR = t_BB.T @ (upper_KM[start:end, end:] + below_NB.T @ rest_NM[:, end:])
             upper_KM[start:end, end:] -= turned_BR
             rest_NM[:, end:] -= below_NB @ turned_BR
-    if height < width:  # what is left of the rows has columns of its own
+    if height < width:  # the rest of the rows has columns of its own
         last = factor_of_rows(rest_NM[:, height:])
         padded = xp.concatenate([zeros(upper_KM, len(last), height), last], 1)
         upper_KM = xp.concatenate([upper_KM, padded])
@@ -75,13 +75,13 @@ def joined(upper_KM: Array, rows_NM: Array) -> Array:
 
 
 def squared(upper_KM: Array, rows_NM: Array) -> Array:
-    """U^T U + X^T X, without most of the products with zeros, and each of the others once."""
+    """Return U^T U + X^T X, skipping most products with zeros and doing each other one once."""
     height, width = upper_KM.shape
     square_MM = zeros(upper_KM, width, width)
     step = max(1, width // 16)
     for start in range(0, width, step):
         end = min(start + step, width)
-        above = upper_KM[: min(end, height)]  # below there are zeros
+        above = upper_KM[: min(end, height)]  # zeros below
         square_MM[start:end, start:] = above[:, start:end].T @ above[:, start:]
         square_MM[start:end, start:] += rows_NM[:, start:end].T @ rows_NM[:, start:]
         square_MM[end:, start:end] = square_MM[start:end, end:].T
@@ -89,7 +89,7 @@ def squared(upper_KM: Array, rows_NM: Array) -> Array:
 
 
 def solved_forward(upper_MM: Array, columns_MK: Array) -> Array:
-    """X of ``U^T X = columns``."""
+    """Return X of ``U^T X = columns``."""
     xp = library(upper_MM)
     if xp is not np:
         return xp.linalg.solve_triangular(upper_MM.T, columns_MK, upper=False)
@@ -101,7 +101,7 @@ def solved_forward(upper_MM: Array, columns_MK: Array) -> Array:
 
 
 def solved_backward(upper_MM: Array, columns_MK: Array) -> Array:
-    """X of ``U X = columns``."""
+    """Return X of ``U X = columns``."""
     xp = library(upper_MM)
     if xp is not np:
         return xp.linalg.solve_triangular(upper_MM, columns_MK, upper=True)
@@ -113,14 +113,14 @@ def solved_backward(upper_MM: Array, columns_MK: Array) -> Array:
 
 
 def _diagonal_blocks(upper_MM: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Where each block begins and ends, and its inverse; numpy has no triangular solver."""
+    """Yield each block's start, end and inverse; numpy has no triangular solver."""
     for start in range(0, len(upper_MM), BLOCK):
         end = min(start + BLOCK, len(upper_MM))
         yield start, end, np.linalg.inv(upper_MM[start:end, start:end])
 
 
 def _reflected(matrix_NB: Array) -> tuple[Array, Array]:
-    """A QR decomposition as LAPACK leaves it: R above the reflections [N, B]; their scales [B]."""
+    """Return a QR decomposition in LAPACK's form: R above the reflections [N, B]; scales [B]."""
     xp = library(matrix_NB)
     if xp is np:
         found_BN, tau_B = np.linalg.qr(matrix_NB, mode="raw")
@@ -130,14 +130,14 @@ def _reflected(matrix_NB: Array) -> tuple[Array, Array]:
 
 
 def _jitters() -> Iterator[float]:
-    """Shares of the mean diagonal that make a matrix of deficient rank definite."""
+    """Yield shares of the mean diagonal that make a matrix of deficient rank definite."""
     yield 0.0
     for power in range(-14, 1):
         yield 10.0**power
 
 
 def _signed(upper_KM: Array) -> Array:
-    """With a diagonal of no negative numbers, which makes the factor the only one."""
+    """Make the diagonal non-negative, which makes the factor unique."""
     signs_K = library(upper_KM).sign(upper_KM.diagonal())
     upper_KM *= (signs_K + (signs_K == 0))[:, None]
     return upper_KM

@@ -1,20 +1,20 @@
-"""How familiar an image is to a ridge classifier, from its scores and its last CLS token.
+"""The familiarity of an image to a ridge classifier, from its scores and its last CLS token.
 
 With the scores s of an image, P the scores of the class means, one row each, and K classes,
 
     g = K s (I - P)^-1,    own_k = K (P (I - P)^-1)_kk
 
-g_k is the product of an image and a class mean, both centred, through the inverse of the scatter
-about the class means, and own_k is that of the class mean with itself (the regression's scores are
-s = g (K I + K P (I - P)^-1)^-1, so nothing but s and P is needed). The relative distance of Ren et
-al. (arXiv 2106.09022), to the nearest class less that to the centre of all images, becomes
+g_k is the product of the image and class mean k, both centred, through the inverse of the scatter
+about the class means; own_k is that of the class mean with itself. Only s and P are needed, because
+the regression's scores are s = g (K I + K P (I - P)^-1)^-1. The relative distance of Ren et al.
+(arXiv 2106.09022), to the nearest class minus that to the centre of all images, becomes
 
-    likeness = max_k (2 g_k - own_k) - BACKGROUND g . s,    in units of that of a class mean
+    likeness = max_k (2 g_k - own_k) - BACKGROUND g . s,    in units of a class mean's likeness
 
-An image may be unlike all that was ever taught, of which these C numbers know nothing: that shows
-best in the last CLS token, by its squared distance from the centre of all images in units of their
-covariance, over its squared length: long tokens are far from everything. The familiarity is the
-likeness less `FAR` times that ratio over its usual value.
+These C numbers do not show an image that is unlike everything taught. That shows best in the last
+CLS token: its squared distance from the centre of all images, in units of their covariance, divided
+by its squared length, since long tokens are far from everything. The familiarity is the likeness
+minus `FAR` times that ratio over its usual value.
 """
 
 from dataclasses import dataclass, replace
@@ -27,31 +27,31 @@ from dafuse.heads.factors import factor_of_square
 from dafuse.heads.resting import in_steps
 from dafuse.heads.sums import ClassSums
 
-BACKGROUND = 0.7  # at 1 it is the ratio of two Gaussian likelihoods
+BACKGROUND = 0.7  # at 1, likeness is the ratio of two Gaussian likelihoods
 FAR = 2.0
-SHRINK, SHRINK_FEW = 0.1, 0.5  # of the covariance: always, and times its numbers for each image
-MOST_DIRECTIONS = 512  # of the matrix (I - P)^-1, beyond which it is cut: thousands of classes
+SHRINK, SHRINK_FEW = 0.1, 0.5  # of the covariance: always, and per column for each image
+MOST_DIRECTIONS = 512  # of the matrix (I - P)^-1; it is cut beyond, with thousands of classes
 NUMBERS = ("level", "pull", "start", "far")
-LEAST_SQUARE = 1e-12  # of a token's length
-PREFIX = "familiar_"  # of their names among other numbers
+LEAST_SQUARE = 1e-12  # min squared length of a token
+PREFIX = "familiar_"  # begins the names of these numbers, which stand among others
 
 
 @dataclass(frozen=True)
 class Familiarity:
-    """What familiarity is computed with: plain arrays, beside the weights of a `Head`."""
+    """The numbers that compute familiarity: plain arrays, beside the weights of a `Head`."""
 
-    mix_CR: np.ndarray  # float16; s -> level s + (s mix) mix^T is 2 g in units of the likeness
+    mix_CR: np.ndarray  # float16; level s + (s mix) mix^T is 2 g in units of the likeness
     own_C: np.ndarray  # float32
     level: float
-    pull: float  # of the background
-    centre_D: np.ndarray  # float32, of the columns from `start` on
+    pull: float  # weight of the background
+    centre_D: np.ndarray  # float32; over the columns from `start` on
     whiten_DD: np.ndarray  # int8, upper triangular; makes centred columns independent
-    step_D: np.ndarray  # float32, of its columns
+    step_D: np.ndarray  # float32; the step of each column of `whiten_DD`
     start: int
-    far: float  # weight of their squared length, over that of the columns
+    far: float  # weight of the squared distance over the squared length
 
     def __call__(self, scores_NC: np.ndarray, feats_NF: np.ndarray) -> np.ndarray:
-        """[N]; large for images like those of some class."""
+        """Return familiarity [N]: large for images like those of some class."""
         return self.likeness(scores_NC) - self.farness(feats_NF, self.distance(feats_NF))
 
     def likeness(self, scores_NC: np.ndarray) -> np.ndarray:
@@ -61,23 +61,23 @@ class Familiarity:
         return nearest_N - self.pull * (scores_NC * products_NC).sum(-1)
 
     def distance(self, feats_NF: np.ndarray) -> np.ndarray:
-        """Squared, of the last CLS token from the centre."""
+        """Return the squared distance of the last CLS token from the centre."""
         apart_ND = feats_NF[..., self.columns] - self.centre_D
         return ((apart_ND @ self.whitening_DD) ** 2).sum(-1)
 
     def farness(self, feats_NF: np.ndarray, distance_N: np.ndarray) -> np.ndarray:
-        """[N], about `FAR` for images of known classes."""
+        """Return the distance over the squared length [N], about `FAR` for known classes."""
         squares_N = (feats_NF[..., self.columns] ** 2).sum(-1)
         return self.far * distance_N / np.maximum(squares_N, LEAST_SQUARE)
 
     @cached_property
     def whitening_DD(self) -> np.ndarray:
-        """Float32, as it is multiplied."""
+        """`whiten_DD` in float32, for products."""
         return self.whiten_DD * self.step_D
 
     @cached_property
     def mixing_CR(self) -> np.ndarray:
-        """Float32, as it is multiplied."""
+        """`mix_CR` in float32, for products."""
         return self.mix_CR.astype(np.float32)
 
     @property
@@ -98,14 +98,14 @@ class Familiarity:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], numbers: dict[str, float]) -> "Familiarity":
-        """Refuses, by `ValueError`, what cannot be."""
+        """Read the arrays and numbers; raise `ValueError` if they do not fit together."""
         names = ("mix", "own", "centre", "whiten", "whiten_step")
         mix_CR, own_C, centre_D, packed, step_D = (arrays[name] for name in names)
         width = len(centre_D)
         upper = np.triu_indices(width)
         whole = packed.shape == upper[0].shape and step_D.shape == (width,)
         if mix_CR.shape[:1] != own_C.shape or not whole:
-            raise ValueError("what familiarity is computed with does not fit together")
+            raise ValueError("the arrays of familiarity do not fit together")
         whiten_DD = np.zeros((width, width), packed.dtype)
         whiten_DD[upper] = packed
         level, pull, start, far = (float(numbers[PREFIX + name]) for name in NUMBERS)
@@ -115,10 +115,10 @@ class Familiarity:
 def familiarity_of(
     sums: ClassSums, of_means_CC: Array, unit: float, regression: bool, columns: slice
 ) -> Familiarity:
-    """What the sums say, and the scores of the class means, which have been divided by the unit.
+    """Compute the numbers from the sums and the scores of the class means, divided by the unit.
 
-    Scores that are not of a regression are those of LDA: they are 2 g - own, but for a factor. The
-    columns are those of the last CLS token.
+    Scores without ``regression`` are those of LDA: 2 g - own, up to a factor. ``columns`` are those
+    of the last CLS token.
     """
     scores_CC = to_numpy(exact(of_means_CC))
     mix_CR, twice, pull = np.zeros((len(scores_CC), 0)), 1.0, 0.0
@@ -149,11 +149,11 @@ def familiarity_of(
 def left_out(
     made: Familiarity, scores_NC: np.ndarray, feats_NF: np.ndarray, sums: ClassSums
 ) -> np.ndarray:
-    """The familiarity [N] of images as if each were not in the sums, of its scores without it.
+    """Return the leave-one-out familiarity [N] of images, given their leave-one-out scores.
 
-    Without one of N images, c = N / (N - 1) times as far from the centre, the sum of squares loses
-    c x x^T, and a squared distance d becomes c d / (1 - c d / N). What records keep as a diagonal
-    belongs to no image: there, d / N counts for the share that is not.
+    Without one of N images, it is c = N / (N - 1) times as far from the centre, the sum of squares
+    loses c x x^T, and a squared distance d becomes c d / (1 - c d / N). What class records keep as
+    a diagonal belongs to no image, so d / N counts only for the share that is not diagonal.
     """
     moved_N = made.distance(feats_NF) * sums.images / max(1.0, sums.images - 1)
     own_N = moved_N / sums.images * _share_with_directions(sums, made.columns)
@@ -162,7 +162,7 @@ def left_out(
 
 
 def _root_of_inverse(scores_CC: np.ndarray) -> np.ndarray:
-    """E [C, R] with I + E E^T = (I - P)^-1, for the scores P of the class means."""
+    """Return E [C, R] with I + E E^T = (I - P)^-1, for the scores P of the class means."""
     values_C, vectors_CC = np.linalg.eigh((scores_CC + scores_CC.T) / 2)
     values_C, vectors_CC = values_C[-MOST_DIRECTIONS:], vectors_CC[:, -MOST_DIRECTIONS:]
     inside = values_C > 1e-9
@@ -171,9 +171,9 @@ def _root_of_inverse(scores_CC: np.ndarray) -> np.ndarray:
 
 
 def _covariance(sums: ClassSums, columns: slice) -> tuple[np.ndarray, np.ndarray, float]:
-    """Centre of all images in these columns, what makes them independent, the usual ratio.
+    """Return the centre in these columns, a map that makes them independent, and the usual ratio.
 
-    Few images say little of a covariance: then it is drawn towards that of equal directions.
+    With few images, the covariance is shrunk towards equal variances.
     """
     images, means_CD = sums.images, to_numpy(sums.means_CM[:, columns])
     centre_D = means_CD.mean(0)
@@ -185,12 +185,12 @@ def _covariance(sums: ClassSums, columns: slice) -> tuple[np.ndarray, np.ndarray
     inverse_DD = np.linalg.inv(factor_of_square(add_to_diagonal(square_DD, shrink)))
     in_use = width - shrink * float((inverse_DD**2).sum())  # tr T (T + p I)^-1
     usual = max(in_use / max(1 - in_use / images, 0.1), 1.0)
-    length = float(square_DD.trace() + (centre_D**2).sum())  # squared, on average
+    length = float(square_DD.trace() + (centre_D**2).sum())  # mean squared length
     return centre_D, inverse_DD, usual / max(length, LEAST_SQUARE)
 
 
 def _share_with_directions(sums: ClassSums, columns: slice) -> float:
-    """The share of the variance of these columns that is not kept as a diagonal."""
+    """Return the share of the variance of these columns that is not kept as a diagonal."""
     diagonal_M = sums.scatter.diagonal()
     if diagonal_M is None:
         return 1.0

@@ -1,12 +1,12 @@
-"""Class memory: each class as a Gaussian over features, from which its features can be drawn again.
+"""Class memory: a Gaussian over features for each class, from which new features are drawn.
 
-What is kept for a class is its mean and a factor of its covariance, from which samples are one
-matrix product away. Kinds, and their cost in numbers per class at width D:
+For each class it keeps the mean and a factor of the covariance; a sample is one matrix product.
+The kinds, and what they cost in numbers per class at width D:
 
     full      a packed lower-triangular Cholesky factor     D + D (D + 1) / 2
-    diagonal  the deviations                                D + D
-    low_rank  the leading directions plus the rest's        D + D k + D
-              deviation in each coordinate
+    diagonal  the std of each coordinate                    D + D
+    low_rank  the leading directions, and the std           D + D k + D
+              of the rest in each coordinate
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from torch import Tensor
 from dafuse.heads.cosine import exact_dtype
 
 KINDS = ("full", "diagonal", "low_rank")
-JITTER = 1e-4  # added to every variance: the covariance of few images is singular
-ENOUGH = 10  # images with which a class no longer borrows from the others' covariance
+JITTER = 1e-4  # added to every variance, because the covariance of few images is singular
+ENOUGH = 10  # images from which on a class no longer borrows from the pooled covariance
 
 
 class ClassMemory:
@@ -44,8 +44,8 @@ class ClassMemory:
     def add(self, feats_ND: Tensor, labels_N: Tensor, first: int, classes: int) -> None:
         """Learn the classes first .. first + classes - 1 from their features.
 
-        A class of one image has no covariance of its own and borrows the mean one of the classes
-        learned with it, or else of all classes known so far.
+        A class of one image has no covariance of its own. It takes the mean covariance of the
+        classes learned with it or, if they have none, of all classes known so far.
         """
         exact = exact_dtype(feats_ND.device)
         grouped = [feats_ND[labels_N == first + c].to(exact) for c in range(classes)]
@@ -59,10 +59,10 @@ class ClassMemory:
             self.tensors[name] = torch.cat([old, tensor.to(self.dtype)])
 
     def merge(self, feats_ND: Tensor, row: int, images: int) -> None:
-        """Learn more of the class at this row, whose statistics are those of so many images.
+        """Learn more images of the class at this index, whose statistics are of so many images.
 
-        Mean and covariance become those of all images together: with the sums of squares about
-        the means, S = S₁ + S₂ + (n₁ n₂ / n) δδᵀ, where δ is the distance of the two means.
+        Mean and covariance become those of all images together. The sums of squares about the means
+        add up to S = S₁ + S₂ + (n₁ n₂ / n) δδᵀ, where δ is the difference of the two means.
         """
         feats_ND, more = feats_ND.to(exact_dtype(feats_ND.device)), len(feats_ND)
         mean_D, total = self.tensors["mean"][row].to(feats_ND), images + more
@@ -75,12 +75,11 @@ class ClassMemory:
         self._replace(row, {"mean": mean_D + apart_D * (more / total), **merged})
 
     def borrowing(self, images: Sequence[int]) -> "ClassMemory":
-        """A memory to draw from, in which classes of few images borrow covariance from all.
+        """Return a memory to draw from, in which classes of few images borrow covariance from all.
 
-        The covariance of n images is noise in most directions when n is small. So a class of less
-        than `ENOUGH` images keeps (n - 1) / (ENOUGH - 1) of its own and takes the rest from the
-        covariance pooled over all classes. Where every class has one image there is nothing to
-        pool, and the variances of the class means stand in for it.
+        The covariance of few images is noise in most directions. So a class of n < `ENOUGH` images
+        keeps (n - 1) / (ENOUGH - 1) of its own and takes the rest from the covariance pooled over
+        all classes. If every class has one image, the variances of the class means stand in for it.
         """
         few = [row for row, count in enumerate(images) if count < ENOUGH]
         if not few:
@@ -94,13 +93,13 @@ class ClassMemory:
         return lent
 
     def keeping(self, rows: Iterable[int]) -> "ClassMemory":
-        """A memory of the classes at these rows, in this order."""
+        """Return a memory of the classes at these indices, in this order."""
         kept = ClassMemory(self.width, self.kind, self.rank, self.dtype, self.jitter)
         kept.tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
         return kept
 
     def sampler(self, device: torch.device, dtype: torch.dtype = torch.float32) -> "Sampler":
-        """Ready to draw: factors unpacked once, on the device."""
+        """Return a sampler: factors unpacked once, on the device."""
         on_device = {k: v.to(device).to(dtype) for k, v in self.tensors.items()}
         if self.kind == "full":
             lower = on_device["mean"].new_zeros(len(self), self.width, self.width)
@@ -133,14 +132,14 @@ class ClassMemory:
         return {"directions": leading, "deviation": rest.sqrt()}
 
     def _covariance(self, row: int) -> Tensor:
-        """[D, D] of one class, as it was before the jitter; float64 where the device has it."""
+        """Return a class's covariance [D, D] without the jitter; in float64 where there is one."""
         device = self.tensors["mean"].device
         covariance_DD = self.keeping([row]).sampler(device, exact_dtype(device)).covariance()[0]
         covariance_DD.diagonal().sub_(self.jitter)
         return covariance_DD
 
     def _pooled(self, images: Sequence[int]) -> Tensor:
-        """[D, D]: the mean of the covariances, each by the number of images it was freed by."""
+        """Return the pooled covariance [D, D], weighted by degrees of freedom (n - 1)."""
         freedom = [count - 1 for count in images]
         if any(freedom):
             parts = (self._covariance(row) * n for row, n in enumerate(freedom) if n)
@@ -171,7 +170,7 @@ class Sampler:
         self.mean_CD, self.factor_CDK, self.deviation_CD = mean_CD, factor_CDK, deviation_CD
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """[C, count, D]; the generator must live on the same device."""
+        """Draw features [C, count, D]; the generator must be on the same device."""
         classes, width = self.mean_CD.shape
 
         def noise(size: int) -> Tensor:
@@ -187,11 +186,11 @@ class Sampler:
         return feats_CnD
 
     def scaled(self, factor_C: Tensor) -> "Sampler":
-        """The same Gaussians with their means multiplied."""
+        """Return the same Gaussians with their means multiplied."""
         return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.deviation_CD)
 
     def widened(self, factor_C: Tensor) -> "Sampler":
-        """The same Gaussians with their deviations multiplied."""
+        """Return the same Gaussians with their stds multiplied."""
         factor, deviation = self.factor_CDK, self.deviation_CD
         if factor is not None:
             factor = factor * factor_C[:, None, None]
@@ -200,7 +199,7 @@ class Sampler:
         return Sampler(self.mean_CD, factor, deviation)
 
     def covariance(self) -> Tensor:
-        """[C, D, D]."""
+        """Return the covariances [C, D, D]."""
         total = torch.zeros(len(self.mean_CD), *[self.mean_CD.shape[1]] * 2).to(self.mean_CD)
         if self.factor_CDK is not None:
             total = total + self.factor_CDK @ self.factor_CDK.transpose(1, 2)

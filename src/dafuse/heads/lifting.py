@@ -1,15 +1,15 @@
-"""From a network's features to what the sums are of: weighted by depth, and lifted.
+"""The map from a network's features to hidden features: weighted by depth, and lifted.
 
     h = [f w, g(f w R / |w|)],    g(x) = x / (1 + exp(-1.702 x)), R normal, drawn once from a seed
 
 g is nearly GELU.
 
-A regression that can afford small penalties does not mind how its features are scaled. With few
-images it must shrink, and then the numbers on a large scale decide: the weights w fall by half
-every fourth of the network's depth, so that the last blocks do. R is drawn by numpy, so that every
-device and library has the same one.
+A regression with a small penalty does not depend on the scale of its features. With few images it
+must shrink, and then columns on a large scale decide. So the weights w halve with every fourth of
+the network's depth, which lets the last blocks decide. numpy draws R, so that it is the same for
+every device and library.
 
-`Fourier` is another such map, whose products tend to those of a Gaussian kernel.
+`Fourier` is another such map; its products approximate a Gaussian kernel.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ import numpy as np
 
 from dafuse.heads.arrays import Array, exact, from_numpy, library
 
-HALVINGS = 4  # of the weights, from the last block to before the first
+HALVINGS = 4  # halvings of the weights, from the last block to before the first
 
 
 class Lift:
-    """The same map for every image; it holds nothing that was learned."""
+    """A map that is the same for every image; nothing in it is learned."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Lift:
         like: Array,
         tokens_F: np.ndarray | None = None,
     ) -> None:
-        """With so many random columns beside the features; none makes it linear.
+        """Make a map with so many random columns beside the features; with none it is linear.
 
-        ``tokens_F`` is true for features that are CLS tokens, which may be told apart later.
+        ``tokens_F`` is true for features that are CLS tokens, so that others can tell them apart.
         """
         self.width = len(weights_F) + width
         tokens_M = np.zeros(self.width)
@@ -50,19 +50,19 @@ class Lift:
             self._random_FM = from_numpy(drawn / scale, like)
 
     def __call__(self, feats_NF: Array) -> Array:
-        """Hidden features [N, M] in float32."""
+        """Return hidden features [N, M] in float32."""
         weighted_NF = feats_NF * self.weights_F
         if self._random_FM is None:
             return weighted_NF
         xp = library(feats_NF)
         sums_NM = weighted_NF @ self._random_FM
-        # of both signs far out, without overflow
+        # the logistic function, without overflow for large numbers of either sign
         lifted_NM = sums_NM * 0.5 * (1 + xp.tanh(0.851 * sums_NM))
         return xp.concatenate([weighted_NF, lifted_NM], 1)
 
 
 class Fourier:
-    """Random Fourier features: products that tend to the kernel exp(-gamma |x - y|^2).
+    """Random Fourier features, whose products approximate the kernel exp(-gamma |x - y|^2).
 
     h = sqrt(2 / M) cos(f @ R + b),    R ~ N(0, 2 gamma), b ~ U(0, 2 pi), M columns
     """
@@ -76,12 +76,12 @@ class Fourier:
         self._phases_M = from_numpy(phases_M, like)
 
     def __call__(self, feats_NF: Array) -> Array:
-        """Hidden features [N, M] in float32."""
+        """Return hidden features [N, M] in float32."""
         turned_NM = feats_NF @ self._random_FM + self._phases_M
         return library(feats_NF).cos(turned_NM) * (2 / self.width) ** 0.5
 
 
 def depth_weights(levels: Sequence[int], widths: Sequence[int], depth: int) -> np.ndarray:
-    """The weights w of features that are read at these levels, so many numbers of each."""
+    """Return the weights w of features read at these levels, so many columns for each."""
     halvings = HALVINGS * (1 - (np.asarray(levels) + 1) / depth)
     return np.repeat(2.0**-halvings, widths)

@@ -1,14 +1,14 @@
-"""Sums at rest: what is written down between lessons, and how little of it costs nothing.
+"""Sums at rest: what is stored between lessons, in the fewest bits that cost no accuracy.
 
 The pooled scatter rests as its upper factor U (U^T U = S), packed without its zeros, each column
-divided by the root of its sum of squares. Half precision is enough for a factor: rounding U moves S
-little in the directions in which S is small, where rounding S itself would make it indefinite.
-Class means rest as differences from their mean, in steps of the largest of each column: in sixteen
-bits that rounds them much less than half precision, which costs up to 0.2 points.
+divided by the root of its sum of squares. Half precision is enough for a factor: rounding U hardly
+moves S in the directions in which S is small, where rounding S itself would make it indefinite.
+Class means rest as differences from their mean, in 16-bit steps for each column: that rounds them
+much less than half precision, which costs up to 0.2 points.
 
-A record of a class rests by itself, whatever other classes there are: it is written once, and
-models can hand it on. Its numbers are whole numbers of steps, and a few columns that lie side by
-side share a step: sixteen bits for the mean, eight for the directions and the root of the rest.
+A class record rests by itself, whatever other classes there are: it is written once, and models can
+hand it on. Its numbers are whole numbers of steps, and a few neighbouring columns share a step: 16
+bits for the mean, 8 bits for the directions and the root of the rest.
 """
 
 from copy import copy
@@ -22,9 +22,9 @@ from dafuse.heads.scatter import ClasswiseScatter, PooledScatter
 from dafuse.heads.sums import ClassSums
 
 Precision = Literal["float16", "float32", "float64"]
-LEAST: Precision = "float16"  # of the factor; means and records as said above
-STEPS = {"int8": 127, "int16": 32767}  # to either side of zero
-NOTHING = 1e-30  # where the largest number is below this, all count as zero: a step must not be one
+LEAST: Precision = "float16"  # of the factor; means and records as described above
+STEPS = {"int8": 127, "int16": 32767}  # max number of steps to either side of zero
+NOTHING = 1e-30  # smaller numbers count as zero, so that no step is zero
 Kind = Literal["int8", "int16"]
 RECORDS: dict[str, tuple[Kind, int]] = {  # bits of a number, and columns that share a step
     "means": ("int16", 16),
@@ -34,7 +34,7 @@ RECORDS: dict[str, tuple[Kind, int]] = {  # bits of a number, and columns that s
 
 
 def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
-    """Arrays that say all that the sums know, as far as the precision goes."""
+    """Return arrays that hold all that the sums know, in this precision."""
     if isinstance(sums.scatter, ClasswiseScatter):
         return _records_at_rest(sums, sums.scatter, precision)
     assert isinstance(sums.scatter, PooledScatter)
@@ -54,7 +54,7 @@ def at_rest(sums: ClassSums, precision: Precision) -> dict[str, Array]:
 
 
 def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
-    """Become what these arrays say."""
+    """Restore the sums from these arrays."""
     sums.counts_C = exact(resting["counts"])
     if isinstance(sums.scatter, ClasswiseScatter):
         sums.means_CM = _woken(resting, "means")
@@ -71,7 +71,7 @@ def awake(sums: ClassSums, resting: dict[str, Array]) -> None:
 def _records_at_rest(
     sums: ClassSums, scatter: ClasswiseScatter, precision: Precision
 ) -> dict[str, Array]:
-    """Arrays whose first axis is the classes; what is said of a class depends on no other."""
+    """Return arrays whose first axis is the classes; the entry of a class depends on no other."""
     found = {"counts": sums.counts_C}
     parts = {
         "means": sums.means_CM,
@@ -87,7 +87,7 @@ def _records_at_rest(
 
 
 def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str, Array]]:
-    """The sums as they will wake, and what they rest as; they stay as they are themselves."""
+    """Return the sums as they will be restored, and their stored form; `sums` does not change."""
     resting = at_rest(sums, precision)
     later = copy(sums)
     later.scatter = copy(sums.scatter)
@@ -96,7 +96,7 @@ def rounded(sums: ClassSums, precision: Precision) -> tuple[ClassSums, dict[str,
 
 
 def in_steps(array_KM: Array, kind: Kind) -> tuple[Array, Array]:
-    """Whole numbers of steps, and the step of each column, whose largest number fits."""
+    """Return whole numbers of steps, and the step of each column, which fits its largest number."""
     xp, array_KM = library(array_KM), exact(array_KM)
     largest = xp.amax(abs(array_KM), 0) if len(array_KM) else array_KM.sum(0)
     step_M = cast((largest + (largest < NOTHING)) / STEPS[kind], "float32")
@@ -104,9 +104,9 @@ def in_steps(array_KM: Array, kind: Kind) -> tuple[Array, Array]:
 
 
 def in_shared_steps(array: Array, kind: Kind, columns: int) -> tuple[Array, Array]:
-    """As `in_steps`, where so many columns of a row share a step: [..., M] and [..., M / columns].
+    """Return whole numbers of steps shared by columns of a row: [..., M] and [..., M / columns].
 
-    Where the columns do not come out even, the last step has fewer.
+    The last step has fewer columns if they do not divide evenly.
     """
     xp, array = library(array), exact(array)
     width = array.shape[-1]
@@ -118,7 +118,7 @@ def in_shared_steps(array: Array, kind: Kind, columns: int) -> tuple[Array, Arra
 
 
 def _spread(step: Array, columns: int, width: int) -> Array:
-    """The step of each column."""
+    """Return the step of each column."""
     wide = exact(step)[..., None] + zeros(step, columns)
     return wide.reshape(*step.shape[:-1], step.shape[-1] * columns)[..., :width]
 
@@ -129,7 +129,7 @@ def cast(array: Array, precision: str) -> Array:
 
 
 def _woken(resting: dict[str, Array], name: str) -> Array:
-    """The numbers of a part of records."""
+    """Return the numbers of one part of the records."""
     numbers, step = exact(resting[name]), resting.get(f"{name}_step")
     if step is None:
         return numbers
@@ -137,7 +137,7 @@ def _woken(resting: dict[str, Array], name: str) -> Array:
 
 
 def _packed(factor_KM: Array) -> Array:
-    """Row after row, without the zeros before its diagonal."""
+    """Return the rows one after another, without the zeros before the diagonal."""
     if not len(factor_KM):
         return factor_KM.reshape(-1)
     return library(factor_KM).concatenate([row[i:] for i, row in enumerate(factor_KM)])
@@ -153,7 +153,7 @@ def _unpacked(packed: Array, width: int) -> Array:
 
 
 def _height(entries: int, width: int) -> int:
-    """How many rows so many entries of an upper factor make: k w - k (k - 1) / 2 of them."""
+    """Return the number of rows k of an upper factor with so many entries: k w - k (k - 1) / 2."""
     return round(((2 * width + 1) - ((2 * width + 1) ** 2 - 8 * entries) ** 0.5) / 2)
 
 

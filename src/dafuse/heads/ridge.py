@@ -2,11 +2,11 @@
 
     G = HᵀH,   Q = YᵀH,   W = Q (G + λI)⁻¹
 
-``H`` [N, M] are lifted features: wider than those that come in, and so made from a chunk of them at
-a time. Products, eigenvectors and solutions are in float64: the eigenvalues of G reach over ten
-orders of magnitude. G itself may rest between tasks in float32, for at the penalties that
-predict well the solution is the same. Where G has no full rank, though, that rounding can make
-it indefinite, so a penalty must not be less than `rounding_floor`.
+``H`` [N, M] are lifted features. They are wider than the given ones, so they are made a chunk at a
+time. Products, eigenvectors and solutions are in float64, since the eigenvalues of G span over ten
+orders of magnitude. G itself may rest between tasks in float32: at penalties that predict well, the
+solution is the same. But if G lacks full rank, this rounding can make it indefinite, so a penalty
+must not be less than `rounding_floor`.
 """
 
 import math
@@ -20,18 +20,18 @@ from dafuse.heads.arrays import exact
 
 CHUNK = 2048  # rows of H at a time
 PENALTIES = tuple(10.0**power for power in range(-8, 9))
-ALONE = 1e-9  # 1 - g of an image whose own direction no other image has
+ALONE = 1e-9  # 1 - g of an image whose own direction no other image shares
 
 Lift = Callable[[Tensor], Tensor]  # features [N, D] -> rows of H [N, M]
 
 
 def same(feats_ND: Tensor) -> Tensor:
-    """The lift of features that are used as they are."""
+    """Return the features as they are: the lift of methods without one."""
     return feats_ND
 
 
 def statistics(feats_ND: Tensor, targets_NC: Tensor, lift: Lift = same) -> tuple[Tensor, Tensor]:
-    """G [M, M] and Q [C, M] of these features, in float64."""
+    """Return G [M, M] and Q [C, M] of these features, in float64."""
     width = lift(feats_ND[:1]).shape[1]
     gram_MM = exact(feats_ND).new_zeros(width, width)
     moments_CM = gram_MM.new_zeros(targets_NC.shape[1], width)
@@ -49,10 +49,10 @@ def choose_penalty(
     penalties: Sequence[float] = PENALTIES,
     lift: Lift = same,
 ) -> float:
-    """The penalty whose fit to some features has the least squared error on others.
+    """Return the penalty whose fit to one part of the features errs least on the other part.
 
-    One eigendecomposition serves every penalty: with the eigenvalues s, the prediction for h is
-    (h B / (s + λ)) T, where B and T do not depend on λ.
+    The error is squared. One eigendecomposition serves every penalty: with the eigenvalues s, the
+    prediction for h is (h B / (s + λ)) T, where B and T do not depend on λ.
     """
     values_E, basis_ME, targets_EC = _spectrum(train_ND, train_targets_NC, lift)
     errors = [0.0] * len(penalties)
@@ -65,7 +65,7 @@ def choose_penalty(
 
 
 def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
-    """The rows W [C, M], in the precision and on the device of the moments."""
+    """Return the class weights W [C, M], in the precision and on the device of the moments."""
     lower_MM = _factor(gram_MM, penalty)
     rows_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
     return rows_CM.to(moments_CM).contiguous()
@@ -74,7 +74,7 @@ def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
 def left_out(
     gram_MM: Tensor, moments_CM: Tensor, penalty: float, hidden_NM: Tensor, labels_N: Tensor
 ) -> Tensor:
-    """Scores [N, C] of images of the sums, each as if it were not in them; in float64.
+    """Return leave-one-out scores [N, C] of images of the sums, in float64.
 
     Without the image h of class y, by the Sherman-Morrison identity and with A = G + λI,
 
@@ -90,7 +90,7 @@ def left_out(
 
 
 def _factor(gram_MM: Tensor, penalty: float) -> Tensor:
-    """The lower Cholesky factor of G + λI."""
+    """Return the lower Cholesky factor of G + λI."""
     penalised_MM = exact(gram_MM).clone()
     penalised_MM.diagonal().add_(penalty)
     lower_MM, failed = torch.linalg.cholesky_ex(penalised_MM)
@@ -103,10 +103,10 @@ def _factor(gram_MM: Tensor, penalty: float) -> Tensor:
 
 
 def rounding_floor(gram_MM: Tensor, kept: torch.dtype = torch.float32) -> float:
-    """A penalty safely above what rounding G, as it is kept, does to its eigenvalues.
+    """Return a penalty safely above what rounding the stored G does to its eigenvalues.
 
     The error of entries of size g is about ε g and random in sign, so its largest eigenvalue is
-    about 2 ε g √M, where the trace is about g M. The rest of the factor is for the roundings of
+    about 2 ε g √M, while the trace is about g M. The rest of the factor covers the roundings of
     some hundred tasks, which add up like random steps.
     """
     scale = float(exact(gram_MM.diagonal()).sum()) / math.sqrt(len(gram_MM))
@@ -114,7 +114,7 @@ def rounding_floor(gram_MM: Tensor, kept: torch.dtype = torch.float32) -> float:
 
 
 def _spectrum(feats_ND: Tensor, targets_NC: Tensor, lift: Lift) -> tuple[Tensor, Tensor, Tensor]:
-    """Eigenvalues s of the smaller of HᵀH and HHᵀ, and the B and T of `choose_penalty`."""
+    """Return the eigenvalues s of the smaller of HᵀH and HHᵀ, and B and T of `choose_penalty`."""
     if len(feats_ND) < lift(feats_ND[:1]).shape[1]:
         parts = list(_chunks(feats_ND, targets_NC, lift))  # smaller than a Gram matrix
         hidden_NM = torch.cat([hidden for hidden, _ in parts])

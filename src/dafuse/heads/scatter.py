@@ -1,9 +1,9 @@
 """The scatter of images about their class means, S = sum of (h - mu)(h - mu)^T, in three forms.
 
-`PooledScatter` is one sum over all classes, exact. `ClasswiseScatter` keeps a record of each class,
-from which a class can be taken out again; what does not fit into a record is kept as a diagonal.
-`RecordsAndImages` has the images of a lesson whole beside the records of before: an image can only
-be left out again where all that it brought is there.
+`PooledScatter` is one exact sum over all classes. `ClasswiseScatter` keeps a record of each class,
+so that a class can be taken out again; what does not fit into a record is kept as a diagonal.
+`RecordsAndImages` keeps a lesson's images whole beside the earlier records, because an image can
+only be left out again if everything that it added is there.
 """
 
 from collections.abc import Callable
@@ -14,45 +14,45 @@ import numpy as np
 from dafuse.heads.arrays import Array, add_to_diagonal, exact, library, on_cpu, zeros
 from dafuse.heads.factors import factor_of_rows, factor_of_square, joined, squared
 
-JOINING_PAYS = 1 / 4  # rows for each column, up to which they join a factor; more make a square
+JOINING_PAYS = 1 / 4  # max rows per column that join a factor; more are added to a square matrix
 
 
 class Scatter(Protocol):
     """The scatter about the class means, in one form or another."""
 
     def add(self, rows_KM: Array, labels_K: np.ndarray) -> None:
-        """Add these rows' products h h^T; each row counts for a class."""
+        """Add the products h h^T of these rows; each row counts for a class."""
 
     def square(self, more_KM: Array | None = None) -> Array:
-        """S [M, M], plus the products h h^T of more rows."""
+        """Return S [M, M], plus the products h h^T of more rows."""
 
     def rows(self) -> Array | None:
-        """Few rows R [K, M] with R^T R + diagonal = S, where there are such."""
+        """Return rows R [K, M], K < M, with R^T R + diagonal = S; None if there are none."""
 
     def diagonal(self) -> Array | None:
-        """What S has beside the products of its rows: [M]; None where that is nothing."""
+        """Return what S has beside the products of its rows, [M]; None if that is nothing."""
 
     def part(self, columns: slice) -> Array:
-        """S of these columns alone: [D, D]."""
+        """Return the block [D, D] of S for these columns."""
 
     def merge(self, other: Any) -> None:
         """Add another scatter of the same form."""
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
-        """Become T^T S T, where the function gives rows times T."""
+        """Become T^T S T, where ``map_rows`` multiplies rows by T."""
 
 
 class PooledScatter:
-    """One scatter for all classes: S = base + P^T P, with the rows P that came last.
+    """One scatter for all classes: S = base + P^T P, with the most recent rows P.
 
-    The base is an upper factor, of as many rows as there are images while these are few, or a
-    square matrix. Rows wait in P until they are many or the factor is asked for.
+    The base is an upper factor, with as many rows as there are images while these are few, or a
+    square matrix. Rows wait in P until they are many or the factor is needed.
     """
 
     def __init__(self, width: int, like: Array) -> None:
         self.width = width
         self._upper_KM: Array | None = zeros(like, 0, width)
-        self._square_MM: Array | None = None  # the base, where there is no factor of it
+        self._square_MM: Array | None = None  # the base, if it is not a factor
         self._waiting: list[Array] = []  # P, in parts
 
     def add(self, rows_KM: Array, labels_K: np.ndarray) -> None:
@@ -93,20 +93,20 @@ class PooledScatter:
         return rows_KM[:, columns].T @ rows_KM[:, columns]
 
     def factor(self) -> Array:
-        """The upper factor U [K, M] with U^T U = S, K <= M: no row of it belongs to an image."""
+        """Return the upper factor U [K, M] with U^T U = S, K <= M; no row belongs to one image."""
         if self._upper_KM is not None and not self._waiting:
             return self._upper_KM
         if self._upper_KM is not None and on_cpu(self._upper_KM):
             return joined(self._upper_KM, self._rows_waiting())
-        rows_KM = self.rows()  # on a GPU products are cheap, and many small steps are not
+        rows_KM = self.rows()  # on a GPU products are cheap and many small steps are not
         return factor_of_square(self.square()) if rows_KM is None else factor_of_rows(rows_KM)
 
     def set_factor(self, factor_KM: Array) -> None:
-        """Become what has this upper factor."""
+        """Become the scatter of this upper factor."""
         self._become(exact(factor_KM))
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
-        """Have every row mapped."""
+        """Map every row."""
         rows_KM = self.rows()
         mapped_KM = map_rows(self.factor() if rows_KM is None else rows_KM)
         self._become(zeros(mapped_KM, 0, self.width))
@@ -120,11 +120,10 @@ class PooledScatter:
 
 
 class ClasswiseScatter:
-    """A record of each class: the leading directions of its scatter, a diagonal for the rest.
+    """A record for each class: the leading directions of its scatter, a diagonal for the rest.
 
-    The sum over classes is the scatter. A class can be taken out exactly, and merging models of
-    different classes copies records. What does not lie along the directions is kept as if its
-    numbers varied independently.
+    The scatter is the sum over classes. A class can be taken out exactly, and merging models of
+    different classes copies records. The rest is kept as if its columns varied independently.
     """
 
     def __init__(self, width: int, rank: int, like: Array) -> None:
@@ -145,7 +144,7 @@ class ClasswiseScatter:
             self.rest_CM[label] = self.rest_CM[label] + dropped_M
 
     def merge(self, other: "ClasswiseScatter") -> None:
-        """Add the records of another; those of classes that have none here are copied."""
+        """Add another's records; records of classes without one here are copied."""
         new = len(other.rest_CM) - len(self.rest_CM)
         if new > 0:
             self.grow(new)
@@ -160,16 +159,16 @@ class ClasswiseScatter:
                 self.rest_CM[label] += rest_M
 
     def is_empty(self, label: int) -> bool:
-        """Whether a class has no scatter: it has no image, or one."""
+        """Tell whether a class has no scatter: it has at most one image."""
         return not bool((self.directions_CRM[label] != 0).any() or (self.rest_CM[label] != 0).any())
 
     def take(self, classes: np.ndarray) -> None:
-        """Keep the records of these classes alone, in this order."""
+        """Keep the records of these classes only, in this order."""
         self.directions_CRM = self.directions_CRM[classes]
         self.rest_CM = self.rest_CM[classes]
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
-        """Have the directions mapped; the rest, of which no direction is known, stays."""
+        """Map the directions; the rest stays, because it has no directions."""
         self.directions_CRM = map_rows(self.directions_CRM)
 
     def square(self, more_KM: Array | None = None) -> Array:
@@ -194,7 +193,7 @@ class ClasswiseScatter:
         return add_to_diagonal(flat_KD.T @ flat_KD, self.rest_CM[:, columns].sum(0))
 
     def grow(self, new: int) -> None:
-        """Have so many more classes, without images yet."""
+        """Add so many classes without images."""
         xp = library(self.rest_CM)
         more = zeros(self.rest_CM, new, self.rank, self.width)
         self.directions_CRM = xp.concatenate([self.directions_CRM, more])
@@ -202,7 +201,7 @@ class ClasswiseScatter:
 
 
 class RecordsAndImages:
-    """The records of before and, added up without a cut, what has come since."""
+    """The earlier records and, added up without a cut, the images since."""
 
     def __init__(self, records: ClasswiseScatter) -> None:
         self.records = records
@@ -236,7 +235,7 @@ class RecordsAndImages:
 
 
 def _cut(rows_KM: Array, rank: int) -> tuple[Array, Array]:
-    """The leading directions [rank, M] of these rows' scatter, and the diagonal of the rest."""
+    """Return the leading directions [rank, M] of these rows' scatter, and the rest's diagonal."""
     xp = library(rows_KM)
     _, vectors_KK = xp.linalg.eigh(rows_KM @ rows_KM.T)
     leading = vectors_KK[:, -rank:].T @ rows_KM

@@ -1,12 +1,12 @@
-"""What is kept of images: for each class a count and a mean, and the scatter about the means.
+"""Sums over images: a count and a mean for each class, and the scatter about the means.
 
     S = sum over images of (h - mu)(h - mu)^T,    mu the mean of the image's class
 
-These add up: over batches, lessons and machines, in any order. More images of a known class move
-its mean, and the scatter takes the move up: two parts of n1 and n2 images whose means are d apart
-have together S1 + S2 + n1 n2 / (n1 + n2) d d^T. Every head of `heads.closed_form` follows.
+Sums add up over batches, lessons and machines, in any order. More images of a known class move its
+mean, and the scatter accounts for that: two parts of n1 and n2 images whose means are d apart have
+together S1 + S2 + n1 n2 / (n1 + n2) d d^T. Every head of `heads.closed_form` is solved from these.
 
-All of it works on numpy arrays and on torch tensors (`heads.arrays`), in float64.
+Everything works on numpy arrays and on torch tensors (`heads.arrays`), in float64.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ CHUNK = 4096  # images whose hidden features are held in float64 at once
 
 
 class ClassSums:
-    """Counts, means and scatter of the classes 0..C-1; a class appears with its first image."""
+    """Counts, means and scatter of the classes 0..C-1; a class is added with its first image."""
 
     def __init__(self, counts_C: Array, means_CM: Array, scatter: Scatter) -> None:
         self.counts_C, self.means_CM, self.scatter = counts_C, means_CM, scatter
@@ -32,13 +32,13 @@ class ClassSums:
 
     @property
     def typical(self) -> float:
-        """Images, if every class had as many as a typical one: the geometric mean of the counts."""
+        """The number of images if every class had the geometric mean of the counts."""
         counts_C = _at_least_one(to_numpy(self.counts_C))
         return len(counts_C) * float(np.exp(np.log(counts_C).mean())) if len(counts_C) else 0.0
 
     @property
     def cut(self) -> bool:
-        """Whether records say less of their images than was added."""
+        """Whether class records hold less of their images than was added."""
         return isinstance(self.scatter, ClasswiseScatter)
 
     @property
@@ -50,15 +50,15 @@ class ClassSums:
         return int(self.means_CM.shape[1])
 
     def add(self, hidden_NM: Array, labels_N: Array) -> None:
-        """Images of known and of new classes, mixed as they come."""
+        """Add images of known and new classes, in any order."""
         for start in range(0, len(hidden_NM), CHUNK):
             part = slice(start, start + CHUNK)
             self._add(exact(hidden_NM[part]), labels_N[part])
 
     def uncut(self) -> "ClassSums":
-        """The same sums, to which images are added whole, so that each can be left out again.
+        """Return the same sums, but keep new images whole, so that each can be left out again.
 
-        They hold while these ones stay as they are: the records are not copied.
+        They are valid while the originals do not change: the records are not copied.
         """
         later = copy(self)
         if isinstance(self.scatter, ClasswiseScatter):
@@ -66,25 +66,25 @@ class ClassSums:
         return later
 
     def merge(self, other: "ClassSums") -> None:
-        """What another was taught, whose class numbers mean the same classes."""
+        """Add the sums of another, whose class numbers mean the same classes."""
         self._grow(other.classes)
         known = np.arange(other.classes)
         self._move(other.counts_C, other.means_CM, known)
         self.scatter.merge(other.scatter)
 
     def take(self, classes: Sequence[int]) -> None:
-        """Keep these classes alone, in this order; a pooled scatter keeps what it has of others."""
+        """Keep these classes only, in this order; a pooled scatter keeps what others added."""
         chosen = np.array(classes, dtype=np.int64)
         self.counts_C, self.means_CM = self.counts_C[chosen], self.means_CM[chosen]
         if isinstance(self.scatter, ClasswiseScatter):
             self.scatter.take(chosen)
 
     def renumbered(self, numbers: Sequence[int]) -> "ClassSums":
-        """The same images where class i is called ``numbers[i]``; others have no image yet."""
+        """Return the same sums with class i numbered ``numbers[i]``; others have no images."""
         later = copy(self)
         order = np.full(max(numbers, default=-1) + 1, -1)
         order[np.array(numbers, dtype=np.int64)] = np.arange(self.classes)
-        later._grow(self.classes + 1)  # a class without images, which -1 names
+        later._grow(self.classes + 1)  # an empty class, which -1 names
         if isinstance(later.scatter, ClasswiseScatter):
             later.scatter = copy(later.scatter)
             later.scatter.grow(1)
@@ -101,7 +101,7 @@ class ClassSums:
         self._move(counts_C, means_CM, np.unique(numbers))
 
     def _move(self, more_C: Array, means_CM: Array, present: np.ndarray) -> None:
-        """Take up counts and means of more images; the scatter gets the means' moves."""
+        """Add counts and means of more images; the scatter accounts for the moved means."""
         old_P, more_P = self.counts_C[present], more_C[present]
         total_P = _at_least_one(old_P + more_P)
         apart_PM = means_CM[present] - self.means_CM[present]
@@ -109,7 +109,7 @@ class ClassSums:
         weight_P = (old_P * more_P / total_P) ** 0.5
         if moved.any():
             self.scatter.add((weight_P[:, None] * apart_PM)[moved], present[moved])
-        # new arrays, since sums at rest may share the old ones
+        # new arrays, since stored sums may share the old ones
         self.counts_C, self.means_CM = self.counts_C + 0, self.means_CM + 0
         self.means_CM[present] += apart_PM * (more_P / total_P)[:, None]
         self.counts_C[present] += more_P
@@ -123,13 +123,13 @@ class ClassSums:
 
 
 def pooled(width: int, like: Array) -> ClassSums:
-    """No images yet; the scatter of all classes will be one."""
+    """Return empty sums with one scatter for all classes."""
     empty = zeros(like, 0, width)
     return ClassSums(zeros(like, 0), empty, PooledScatter(width, like))
 
 
 def classwise(width: int, rank: int, like: Array) -> ClassSums:
-    """No images yet; each class will have a record of its own."""
+    """Return empty sums with a record for each class."""
     empty = zeros(like, 0, width)
     return ClassSums(zeros(like, 0), empty, ClasswiseScatter(width, rank, like))
 
