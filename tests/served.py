@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.app import create_app
+from dafuse.product.server.connections import Server
 from dafuse.product.server.security import Access, Limits
 from product_models import pictures
 
@@ -25,10 +25,10 @@ File = tuple[str, tuple[str, bytes]]
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """The app behind a real socket of this machine; its address."""
+def serving(app: FastAPI, most: int | None = None) -> Iterator[str]:
+    """The app behind a real socket of this machine; its address. ``most``: connections."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    server = Server(app, most)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -34,12 +34,13 @@ BEYOND_SERVE = sorted(set(HEAVY) - {"onnx", "rich"})
 
 @contextmanager
 def process(
-    *arguments: str | Path, bare: bool = False, **environment: str
+    *arguments: str | Path, bare: bool = False, files_allowed: int = 0, **environment: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """``bare``: where torch, among others, cannot be imported."""
+    """``bare``: where torch, among others, cannot be imported; a limit of open files, if any."""
     dafuse = dafuse_without(*BEYOND_SERVE) if bare else [sys.executable, "-m", "dafuse"]
+    limited = ["sh", "-c", f'ulimit -n {files_allowed}; exec "$@"', "sh"] if files_allowed else []
     run = subprocess.Popen(
-        [*dafuse, "serve", "--port", "0", "--device", "cpu", *map(str, arguments)],
+        [*limited, *dafuse, "serve", "--port", "0", "--device", "cpu", *map(str, arguments)],
         env=clean_environment(**environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -92,6 +93,17 @@ def test_it_starts_answers_and_stops(model: Path, by: signal.Signals) -> None:
             assert client.post("/learn").status_code == 403
             out = stopped(run, by)
     assert out == "stopped\n"
+
+
+def test_half_sent_heads_take_no_files_from_others(model: Path) -> None:
+    with process(model, files_allowed=256) as run, ExitStack() as held:
+        where = httpx.URL(address(run))
+        for _ in range(300):
+            half = held.enter_context(socket.create_connection((where.host, where.port or 0)))
+            half.sendall(b"GET / HTTP/1.1\r\nX-Half:")
+        for _ in range(20):
+            assert httpx.get(f"{where}/healthz").status_code == 200
+        assert stopped(run, signal.SIGTERM) == "stopped\n"  # and nothing on standard error
 
 
 def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from dafuse.taught.table import DEFAULT, METHODS
 if TYPE_CHECKING:
     from dafuse.product.server.security import Access, Limits
 
-LINGER = 1  # seconds that requests may take to end after Ctrl-C or SIGTERM
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
@@ -50,9 +49,8 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    import uvicorn
-
     from dafuse.product.server.app import create_app
+    from dafuse.product.server.connections import Server
 
     access, limits = _access(options), _limits(options)
     listening = listen(options.host, options.port)  # before the network is loaded, which takes time
@@ -63,17 +61,9 @@ def _serve(options: argparse.Namespace) -> None:
     _announce(options, access, listening, served.classes)
     if options.open:
         _open(_address(ANY.get(options.host, options.host), listening), access)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=LINGER,
-    )
     # uvicorn takes both signals and raises them again, for the handlers before, when it has stopped
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(app).run(sockets=[listening])
     lessons = app.state.service.lessons
     ended = lessons is None or lessons.stop(0)
     lost = lessons.lost() if lessons else ""

@@ -23,7 +23,8 @@ from dafuse.product.server.security import Limits, Memory, Refusal
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-PATIENCE = 60.0  # seconds that a body may take to arrive
+PATIENCE = 60.0  # seconds that a body may be behind one that comes at the slowest rate
+SLOWEST = 16 * 2**10  # bytes a second
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
 # what Pillow or a plug-in decodes in memory; others call programs or write files to do it
 FORMATS = {"AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
@@ -86,27 +87,37 @@ async def uploads(request: Request, limits: Limits, memory: Memory) -> AsyncIter
     """The files of a multipart request, held while the block lasts; refuse too much."""
     with memory.share() as take:
         try:
-            async with asyncio.timeout(PATIENCE):
-                files = await _files(request, _chunks(request, limits, take), limits.files)
+            async with asyncio.timeout(PATIENCE) as patience:
+                chunks = _chunks(request, limits, take, patience)
+                files = await _files(request, chunks, limits.files)
         except TimeoutError:
-            raise Refusal(408, f"the request took more than {PATIENCE:g} s to arrive") from None
+            slow = f"the request arrived too slowly: at less than {SLOWEST // 2**10} KB a second"
+            raise Refusal(408, slow) from None
         except ClientDisconnect:
             raise Refusal(400, "the request broke off") from None
         yield Sent(await asyncio.to_thread(_checked, files, limits.pixels))
 
 
 async def _chunks(
-    request: Request, limits: Limits, take: Callable[[int], None]
+    request: Request, limits: Limits, take: Callable[[int], None], patience: asyncio.Timeout
 ) -> AsyncIterator[bytes]:
-    """The body, piece by piece; refuse one that is too large, by its header or as it comes."""
+    """The body, piece by piece; refuse one that is too large, by its header or as it comes.
+
+    Each piece earns the next ones their time, so that large files may come over a slow line, but
+    no more of it than there was at first.
+    """
     too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
-    length = 0
+    length, clock = 0, asyncio.get_running_loop().time
     if _declared(request) > limits.body:
+        patience.reschedule(None)  # from here on, it is that of `read_away`
         await read_away(request, limits)
         raise too_large
     async for chunk in request.stream():
         length += len(chunk)
+        earned = (patience.when() or 0) + len(chunk) / SLOWEST
+        patience.reschedule(min(earned, clock() + PATIENCE))
         if length > limits.body:
+            patience.reschedule(None)
             await read_away(request, limits)
             raise too_large
         take(len(chunk))

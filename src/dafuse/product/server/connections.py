@@ -1,0 +1,175 @@
+"""Connections: how many there may be, and how long the server waits for what a client has to do.
+
+    Server(create_app(classifier)).run(sockets=[listening])
+
+All this holds before anybody is asked for a token. uvicorn alone waits for ever for the rest of
+headers, for the rest of a body that it has answered already, and for a client to take its answer.
+How slowly a form may come is up to `uploads`.
+"""
+
+import asyncio
+import errno
+import logging
+import time
+from collections import OrderedDict
+from functools import partial
+from socket import socket
+from typing import Any, cast
+
+import h11
+import uvicorn
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+log = logging.getLogger("dafuse.server")
+LINGER = 1  # seconds that requests may take to end after Ctrl-C or SIGTERM
+QUIET = 15.0  # seconds that a connection may be open without a whole request
+STALLED = 60.0  # seconds in which a client must take some of its answer
+MOST = 1000  # connections, where the system allows so many
+BURST = 16  # connections that asyncio accepts at once, before it looks at what they are
+OWN = 64  # files that the server may need for itself
+QUEUE = 512  # connections that the system keeps until they are accepted
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # as asyncio knows them
+EVERY = 60.0  # seconds between two lines that say so
+
+
+def most_connections() -> int:
+    """How many connections there may be, so that files are left for the model."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return MOST
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST
+    # those of a burst are accepted in one turn of the loop, and closed three turns later
+    return max(BURST, min(MOST, files - OWN - 4 * BURST))
+
+
+class Server(uvicorn.Server):
+    """A server of so many connections at most; default: as many as the system lets it have."""
+
+    def __init__(self, app: ASGI3Application, most: int | None = None) -> None:
+        self.open = Connections(most_connections() if most is None else most)
+        config = uvicorn.Config(
+            app,
+            http=cast(Any, partial(Connection, self.open)),
+            ws="none",
+            backlog=BURST,
+            log_level="error",  # what is wrong with a request is said to whoever sent it
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=LINGER,
+            callback_notify=self.open.look,
+            timeout_notify=0,  # as often as uvicorn looks, which is once a second
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self.open.in_trouble)
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(QUEUE)  # asyncio makes it as short as a burst
+
+
+class Connections:
+    """All connections that are open; where there are too many, the quietest one is closed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._heard: OrderedDict[Connection, None] = OrderedDict()  # the quietest first
+        self._said = -EVERY
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def heard(self, connection: "Connection") -> None:
+        """Note that something came from a client: its connection, or a part of a request."""
+        self._heard[connection] = None
+        self._heard.move_to_end(connection)
+        if len(self._heard) > self.most:
+            self._close_quietest()
+
+    def lost(self, connection: "Connection") -> None:
+        self._heard.pop(connection, None)
+
+    def _close_quietest(self) -> None:
+        """Close the one that the server has waited for longest.
+
+        A whole request is never given up: where all others wait for answers, the newest goes.
+        """
+        quietest = next((one for one in self._heard if one.is_awaited()), None)
+        if quietest is not None:
+            self.lost(quietest)
+            quietest.transport.abort()
+
+    async def look(self) -> None:
+        """Close the connections that have made the server wait too long."""
+        for connection in list(self._heard):
+            if connection.is_overdue():
+                connection.transport.abort()
+
+    def in_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Say once in a while that connections cannot be accepted; the rest is asyncio's."""
+        error = context.get("exception")
+        if not (
+            isinstance(error, OSError) and error.errno in NO_ROOM and "accept" in context["message"]
+        ):
+            loop.default_exception_handler(context)
+            return
+        self._close_quietest()
+        if time.monotonic() - self._said > EVERY:
+            self._said = time.monotonic()
+            log.error("no more connections can be accepted: %s", error.strerror)
+
+
+class Connection(H11Protocol):
+    """A connection that tells whether the server waits for the client, and since when."""
+
+    def __init__(self, open_ones: Connections, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open = open_ones
+        self._idle_since = self._unsent_since = self.loop.time()
+        self._unsent = 0  # bytes of answers that the client has not taken yet
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._open.heard(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.lost(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._open.heard(self)
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, but not twice where its beginning is answered already."""
+        if self._is_answering():
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def is_awaited(self) -> bool:
+        """Whether it is the client's turn: to ask, to send the rest, or to take its answer."""
+        return not self._is_answering() or self.cycle.more_body or self.flow.write_paused
+
+    def is_overdue(self) -> bool:
+        """Whether the client has let its turn go by. To be asked once in a while."""
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        if unsent:
+            return now - self._unsent_since > STALLED
+        return not self._is_answering() and now - self._idle_since > QUIET
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
