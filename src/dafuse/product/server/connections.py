@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import h11
 import uvicorn
-from uvicorn._types import ASGI3Application
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 log = logging.getLogger("dafuse.server")
@@ -49,10 +49,10 @@ def most_connections() -> int:
 class Server(uvicorn.Server):
     """A server of so many connections at most; default: as many as the system lets it have."""
 
-    def __init__(self, app: ASGI3Application, most: int | None = None) -> None:
+    def __init__(self, app: ASGIApp, most: int | None = None) -> None:
         self.open = Connections(most_connections() if most is None else most)
         config = uvicorn.Config(
-            app,
+            cast(Any, app),  # uvicorn has types of its own for the same thing
             http=cast(Any, partial(Connection, self.open)),
             ws="none",
             backlog=BURST,
