@@ -19,8 +19,9 @@ from dafuse.backbones.depths import DEPTHS, Depths, Part
 from dafuse.backbones.extractor import Extractor, embedded_graph
 from dafuse.backbones.graph import graph
 from dafuse.backbones.load import load_backbone
-from dafuse.backbones.registry import BACKBONES, COMPACT
+from dafuse.backbones.registry import BACKBONES, COMPACT, SMALL
 from dafuse.backbones.vit import ViT
+from dafuse.commands import doctor
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
@@ -252,6 +253,19 @@ def test_a_changed_bit_is_refused_wherever_it_is(small_file: Path, tmp_path: Pat
     path.write_bytes(data + b"\0")
     with pytest.raises(DafuseError, match="is damaged or was changed"):
         Extractor(path)
+
+
+def test_doctor_says_what_is_wrong_with_an_exported_network(
+    small_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAFUSE_WEIGHTS", str(tmp_path))
+    path = tmp_path / f"{SMALL}.onnx"
+    path.write_bytes(small_file.read_bytes())
+    assert (True, f"weights {SMALL}: {path}, exported") in doctor._weights()
+    path.write_bytes(small_file.read_bytes()[:-1])
+    ((good, line),) = [found for found in doctor._weights() if SMALL in found[1]]
+    assert not good
+    assert f"{path} does not end in dafuse's checksum" in line
 
 
 @pytest.mark.parametrize("kind", ["changed", "a folder", "elsewhere"])

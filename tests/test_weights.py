@@ -461,6 +461,25 @@ def test_the_cache_is_enough(weights: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls == []
 
 
+def test_a_file_damaged_in_the_cache_is_refused(
+    weights: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache names its files by the SHA-256 that the hub gave them, and links to them."""
+    blob = empty_cache / "blobs" / sha256(weights)
+    cached = empty_cache / "snapshots" / "abc" / "model.safetensors"
+    for file in (blob, cached):
+        file.parent.mkdir(parents=True)
+    blob.write_bytes(weights.read_bytes())
+    cached.symlink_to(blob)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", Hub(cached=cached))
+    assert load_backbone(DEIT).sha256 == blob.name
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    with pytest.raises(DafuseError, match=f"is damaged: .*; delete {blob} to have it downloaded"):
+        load_backbone(DEIT)
+
+
 def test_what_the_cache_has_is_told(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deit = BACKBONES[DEIT]
     assert cached(deit) is None

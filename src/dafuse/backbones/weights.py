@@ -7,6 +7,7 @@ Its file is looked for, in this order: a file given by the user, the package its
 import hashlib
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,15 @@ def fetch(backbone: NamedWeights, progress: Progress) -> Path:
 def check_hash(path: Path, tag: str, expected: str | None, trusted: bool = False) -> str:
     """The file's SHA-256, if it is one that is known for the tag or the one the user expects.
 
-    What the hub delivers under a tag is that tag's by definition: ``trusted``.
+    What the hub delivers under a tag is that tag's by definition: ``trusted``. Its cache tells the
+    hash that the hub gave the file, so that damage since then is found.
     """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if trusted and digest != (promised := _hash_by_cache(path) or digest):
+        raise DafuseError(
+            f"{path} is damaged: its SHA-256 is {digest}, the hub's is {promised}; delete "
+            f"{path.resolve()} to have it downloaded again"
+        )
     known = BACKBONES[tag].sha256 if tag in BACKBONES else ()
     if expected is not None and digest != expected.lower():
         raise DafuseError(f"{path} has SHA-256 {digest}, not {expected}")
@@ -119,6 +126,13 @@ def check_hash(path: Path, tag: str, expected: str | None, trusted: bool = False
             f"pass --weights_sha256 {digest}"
         )
     return digest
+
+
+def _hash_by_cache(path: Path) -> str:
+    """The SHA-256 that the hub's cache names a large file by; "" where it is not told."""
+    blob = path.resolve()  # snapshots/COMMIT/FILE is a link to blobs/SHA-256
+    named = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
+    return blob.name if named else ""
 
 
 def preprocessing_of(tag: str, config: dict[str, Any], normalize: str) -> Preprocessing:

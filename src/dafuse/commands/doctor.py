@@ -4,6 +4,7 @@ import os
 import platform
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 from rich.console import Console
 
@@ -57,7 +58,7 @@ def _weights() -> list[tuple[bool, str]]:
     lines = []
     for tag, backbone in BACKBONES.items():
         if network := exported(tag):
-            lines.append((True, f"weights {tag}: {network}, exported"))
+            lines.append(_exported_weights(tag, network))
             continue
         path, source = locate(tag)
         path = path or (cached(backbone) if find_spec("huggingface_hub") else None)
@@ -75,6 +76,16 @@ def _weights() -> list[tuple[bool, str]]:
         except (DafuseError, OSError) as error:
             lines.append((False, f"weights {tag}: {error}"))
     return lines
+
+
+def _exported_weights(tag: str, network: Path) -> tuple[bool, str]:
+    from dafuse.backbones.card import require_sealed
+
+    try:
+        require_sealed(network)
+    except (DafuseError, OSError) as error:
+        return False, f"weights {tag}: {error}"
+    return True, f"weights {tag}: {network}, exported"
 
 
 def _data() -> list[tuple[bool, str]]:
