@@ -220,7 +220,7 @@ def postscript() -> bytes:
         ([b"not an image", b""], 422, "0.png cannot be read"),
         ([grey(1, side=101), b""], 422, "0.png has more than 10,000 pixels"),
         ([grey(1)[:45]], 422, "0.png"),
-        ([postscript()], 422, "of the kind EPS"),
+        ([postscript()], 422, "PostScript is not read; save it as JPEG or PNG"),
         ([HEIC], 422, "HEIC needs a plug-in: pip install pillow-heif"),
         ([b"\xff\x0a, small"], 422, "the server does not read JPEG XL; save it as JPEG or PNG"),
         ([uploads.JPEG_XL[1]], 422, "the server does not read JPEG XL; save it as JPEG or PNG"),

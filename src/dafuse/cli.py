@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from importlib import import_module
 
 from dafuse import __version__
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"dafuse {__version__}")
         return
     command, *rest = arguments
+    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with a picture is said by us
     if command in ONE_BLAS_THREAD:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
     try:

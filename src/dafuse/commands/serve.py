@@ -106,7 +106,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--max-body-mb", type=float, help="megabytes of a request (32)")
     parser.add_argument("--max-files", type=int, help="pictures in a request (64)")
-    parser.add_argument("--max-pixels", type=int, help="pixels of a picture (25000000)")
+    parser.add_argument("--max-pixels", type=int, help="pixels of a picture (what 1 GB can decode)")
     parser.add_argument("--max-staged", type=int, help="pictures that wait to be learned (500)")
     parser.add_argument("--queue", type=int, help="pictures that wait to be predicted (256)")
     add_network_options(parser)

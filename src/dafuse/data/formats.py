@@ -1,4 +1,4 @@
-"""Which kinds of image files can be read here, and what the others need.
+"""Which kinds of image files can be read here, how large ones, and what the others need.
 
 Pillow reads most kinds itself. Plug-ins for others are imported when a file needs one.
 """
@@ -21,6 +21,23 @@ NO_PLUGIN = frozenset(
     {".raw", ".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".rw2", ".raf", ".pef", ".srw"}
     | {".svg", ".psd", ".ai", ".eps", ".xcf", ".exr", ".hdr", ".jp2", ".ico", ".tga"}
 )
+
+MOST_BYTES = 2**30  # of memory that a picture may take while it is decoded
+# What is decoded in memory, by the names that Pillow and plug-ins have for it, and how many bytes a
+# pixel takes at most meanwhile. Other kinds are not opened: for some Pillow calls programs.
+BYTES_OF_A_PIXEL = {
+    **dict.fromkeys(("JPEG", "MPO", "PNG", "BMP", "GIF", "TIFF", "PPM"), 12),
+    **dict.fromkeys(("WEBP", "AVIF", "HEIF", "JXL"), 20),
+}
+MOST_PIXELS = MOST_BYTES // min(BYTES_OF_A_PIXEL.values())
+NOT_OPENED = {  # how files of other kinds begin that come under any name
+    b"%!PS": "PostScript",
+    b"%PDF": "PDF",
+    b"8BPS": "PSD",
+    b"<svg": "SVG",
+    b"\0\0\1\0": "ICO",
+    b"\0\0\0\x0cjP  ": "JPEG 2000",
+}
 
 
 class Plugin(NamedTuple):
@@ -60,6 +77,11 @@ def readable_suffixes() -> frozenset[str]:
     return PILLOW_READS | built | added
 
 
+def most_pixels(kind: str | None) -> int:
+    """How many pixels a picture of this kind may have, at most `MOST_PIXELS`."""
+    return MOST_BYTES // BYTES_OF_A_PIXEL.get(kind or "", max(BYTES_OF_A_PIXEL.values()))
+
+
 def suffix_of(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
@@ -92,6 +114,9 @@ def why_unknown(start: bytes, name: str = "") -> str:
             return _install(plugin)
     if looks_like_an_image(name) and not is_image(name):
         return why_not_read(name)
+    for beginning, kind in NOT_OPENED.items():
+        if start.startswith(beginning):
+            return f"{kind} is not read; save it as JPEG or PNG"
     return "not an image that Pillow knows"
 
 

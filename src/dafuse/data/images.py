@@ -4,7 +4,8 @@ A large picture can be reduced, for what holds many or tells them apart.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,13 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dafuse.data.dataset import Items
-from dafuse.data.formats import load_plugins, why_unknown
+from dafuse.data.formats import (
+    BYTES_OF_A_PIXEL,
+    MOST_PIXELS,
+    load_plugins,
+    most_pixels,
+    why_unknown,
+)
 from dafuse.progress import Progress
 
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
@@ -24,6 +31,8 @@ NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could n
 # photographs as they come from a camera would take 36 GB. With another number here, models would
 # no longer recognise the large pictures that they were taught (`product.seen`).
 REDUCED_PIXELS = 2**19
+TILE_SIDES = (322, 323)  # tags of TIFF
+SLAB = 2**18  # pixels that are converted together: a large picture is not held twice
 
 
 class UnreadableImage(Exception):
@@ -46,9 +55,7 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
         if length == 0:
             raise UnreadableImage("the file is empty")
         with opened(file) as image:
-            limit = Image.MAX_IMAGE_PIXELS  # Pillow itself only refuses twice as many
-            if limit and image.width * image.height > limit:
-                raise UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?)")
+            _require_size(image)
             image.load()
             return to_rgb(image)
     except UnreadableImage:
@@ -60,7 +67,9 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
     except UnidentifiedImageError:
         raise UnreadableImage(why_unknown(_start(source), _name(source))) from None
     except Image.DecompressionBombError:
-        raise UnreadableImage("far too many pixels (a decompression bomb?)") from None
+        raise _too_large(MOST_PIXELS) from None
+    except MemoryError:
+        raise UnreadableImage("there is not enough memory to decode it") from None
     except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableImage(reason) from error
@@ -68,12 +77,28 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
 
 def opened(file: Path | io.BytesIO) -> Image.Image:
     """Open an image, not decoded yet, by Pillow alone or with the plug-ins that are installed."""
-    try:
-        return Image.open(file)
-    except UnidentifiedImageError:
-        if not load_plugins():
-            raise
-        return Image.open(file)
+    for prepare in (Image.preinit, Image.init, load_plugins):
+        prepare()
+        with suppress(UnidentifiedImageError):
+            return Image.open(
+                file, formats=[kind for kind in BYTES_OF_A_PIXEL if kind in Image.OPEN]
+            )
+    raise UnidentifiedImageError
+
+
+def _require_size(image: Image.Image) -> None:
+    """Refuse by its header a picture that takes too much memory to decode."""
+    limit = most_pixels(image.format)
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow itself only refuses twice as many
+        limit = min(limit, Image.MAX_IMAGE_PIXELS)
+    tags = getattr(image, "tag_v2", {})  # of a TIFF; its tiles are decoded as a whole, too
+    tile = [side for side in map(tags.get, TILE_SIDES) if isinstance(side, int)]
+    if max(image.width * image.height, math.prod(tile)) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> UnreadableImage:
+    return UnreadableImage(f"more than {limit:,} pixels (a decompression bomb?); save it smaller")
 
 
 def _start(source: str | Path | bytes) -> bytes:
@@ -91,13 +116,31 @@ def to_rgb(image: Image.Image) -> np.ndarray:
     """The pixels of a Pillow image, as `read_image` has them. It may be turned in place."""
     with suppress(Exception):  # broken EXIF is no reason to refuse good pixels
         ImageOps.exif_transpose(image, in_place=True)
+    convert: Callable[[Image.Image], np.ndarray] = _opaque
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        gray_HW = _to_8_bits(np.asarray(image), floating=image.mode == "F")
-        return np.repeat(gray_HW[..., None], 3, axis=2)
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        return np.array(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
-    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        convert = _to_8_bits(image)
+    elif image.has_transparency_data:
+        convert = _on_white
+    pixels_HW3 = np.empty((image.height, image.width, 3), np.uint8)
+    for top, slab in _slabs(image):
+        pixels_HW3[top : top + slab.height] = convert(slab)
+    return pixels_HW3
+
+
+def _slabs(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Pieces of the image as wide as it is, and where each begins."""
+    rows = max(1, SLAB // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _opaque(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB"))
+
+
+def _on_white(image: Image.Image) -> np.ndarray:
+    white = Image.new("RGBA", image.size, "white")
+    return np.asarray(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
 
 
 def reduced(pixels_HW3: np.ndarray) -> np.ndarray:
@@ -117,20 +160,30 @@ def reduced(pixels_HW3: np.ndarray) -> np.ndarray:
     return np.array(image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0))
 
 
-def _to_8_bits(values_HW: np.ndarray, floating: bool) -> np.ndarray:
-    """Grays of an unknown range to 0..255.
+def _to_8_bits(image: Image.Image) -> Callable[[Image.Image], np.ndarray]:
+    """Return what takes pieces of a picture of grays, of an unknown range, to 0..255.
 
     Integers are 16-bit; floats are taken as 0..1, 0..255 or 0..65535, the first that holds them
     all. What fits none of these is stretched from its own least to its own greatest value.
     """
-    values_HW = values_HW.astype(np.float64)
-    finite = values_HW[np.isfinite(values_HW)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    tops = (1.0, 255.0, 65535.0) if floating else (65535.0,)
+
+    def grays_of(slab: Image.Image) -> np.ndarray:
+        return np.asarray(slab).astype(np.float64)
+
+    def of(slab: Image.Image) -> np.ndarray:
+        values_HW = np.nan_to_num(grays_of(slab), nan=start, posinf=high, neginf=low)
+        return np.rint((values_HW - start) * (255.0 / span)).astype(np.uint8)[..., None]
+
+    ends: list[float] = []  # the least and the greatest value of each piece
+    for _, slab in _slabs(image):
+        grays = grays_of(slab)
+        finite = grays[np.isfinite(grays)]
+        ends += [finite.min(), finite.max()] if finite.size else []
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    tops = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     top = next((top for top in tops if low >= 0 and high <= top), None)
     start, span = (0.0, top) if top is not None else (low, max(high - low, 1e-12))
-    values_HW = np.nan_to_num(values_HW, nan=start, posinf=high, neginf=low)
-    return np.rint((values_HW - start) * (255.0 / span)).astype(np.uint8)
+    return of
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dafuse.data.formats import MOST_PIXELS
 from dafuse.errors import DafuseError
 from dafuse.product.server.metrics import Metrics
 
@@ -91,7 +92,7 @@ class Limits:
 
     body_mb: float = 32  # of one request
     files: int = 64  # in one request
-    pixels: int = 25_000_000  # of one picture: decoding it takes some thirty times as many bytes
+    pixels: int = MOST_PIXELS  # of one picture, and at most what its kind may have
     queue: int = 256  # pictures that wait to be predicted
     staged: int = 500  # pictures that wait to be learned
 

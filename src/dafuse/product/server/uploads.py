@@ -16,7 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from dafuse.data.formats import why_unknown
+from dafuse.data.formats import most_pixels, why_unknown
 from dafuse.data.images import UnreadableImage, opened
 from dafuse.product.server.security import Limits, Memory, Refusal
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 PATIENCE = 60.0  # seconds that a body may be behind one that comes at the slowest rate
 SLOWEST = 16 * 2**10  # bytes a second
 LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever sent it
-# what Pillow or a plug-in decodes in memory; others call programs or write files to do it
-FORMATS = {"AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"}
 # how files begin that their plug-in decodes as soon as they are opened, whatever their size
 JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 Found = TypeVar("Found")
@@ -222,30 +220,28 @@ class _Form:
             self._part.data += data[start:end]
 
 
-def _checked(files: list[_Part], most_pixels: int) -> list[Upload | NoPicture]:
+def _checked(files: list[_Part], most: int) -> list[Upload | NoPicture]:
     return [
-        _upload(file.name or f"file {number}", file.taken(), most_pixels)
+        _upload(file.name or f"file {number}", file.taken(), most)
         for number, file in enumerate(files, start=1)
     ]
 
 
-def _upload(name: str, data: bytes, most_pixels: int) -> Upload | NoPicture:
+def _upload(name: str, data: bytes, most: int) -> Upload | NoPicture:
     """Look at the header only: a small file can hold far more pixels than there is memory."""
-    too_many = NoPicture(name, f"{name} has more than {most_pixels:,} pixels", 413)
     if not data:
         return _unread(name, "the file is empty")
     if data.startswith(JPEG_XL):
         return _unread(name, "the server does not read JPEG XL; save it as JPEG or PNG")
     try:
         with opened(io.BytesIO(data)) as image:
-            kind, pixels = image.format, image.width * image.height
+            most, pixels = min(most, most_pixels(image.format)), image.width * image.height
     except Image.DecompressionBombError:
-        return too_many
+        pixels = most + 1
     except UnidentifiedImageError:
         return _unread(name, why_unknown(data[:12], name))
     except Exception:  # broken headers make Pillow raise almost anything
         return NoPicture(name, f"{name} is a damaged image")
-    if kind not in FORMATS:
-        why = f"{name} is of the kind {kind}; send JPEG, PNG, WebP, AVIF, GIF or TIFF"
-        return NoPicture(name, why)
-    return Upload(name, data, pixels) if pixels <= most_pixels else too_many
+    if pixels > most:
+        return NoPicture(name, f"{name} has more than {most:,} pixels", 413)
+    return Upload(name, data, pixels)
