@@ -1,4 +1,4 @@
-"""The command line as a newcomer types it, and every command the README shows."""
+"""The command line as a newcomer types it; every command of the README and of the guide."""
 
 import re
 import shlex
@@ -21,9 +21,11 @@ from dafuse.methods.registry import with_defaults
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
-COMMANDS = re.findall(r"^    (dafuse [^#\n]*)", README, re.MULTILINE)
+GUIDE = (ROOT / "docs" / "guide.md").read_text()  # goes on where the README ends
+CODE = (ROOT / "docs" / "code.md").read_text()
+COMMANDS = re.findall(r"^    (dafuse [^#\n]*)", README + GUIDE, re.MULTILINE)
 
-# what makes the README's commands quick here; what they mean stays
+# what makes these commands quick here; what they mean stays
 QUICK = {
     "--data glyphs": "--data glyphs --data.train_per_class 2 --data.test_per_class 1",
     "daf-cifar100-deit-tiny": "daf-cifar100-deit-tiny --data {images} --increment 2 "
@@ -69,13 +71,17 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
     return here
 
 
-def test_the_readme_shows_commands() -> None:
-    assert len(COMMANDS) >= 6
+def test_the_readme_names_each_main_path_and_fits_three_screens() -> None:
+    shown = {command.split()[1] for command in re.findall(r"^    (dafuse .*)", README, re.M)}
+    main = "learn predict evaluate export info forget undo merge list doctor run experiment report"
+    assert shown >= set(main.split())
+    assert len(README.splitlines()) <= 120
+    assert max(map(len, README.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
-    """In the README's order, in one folder: the report comes after the runs."""
+def test_commands_of_the_readme_and_the_guide(command: str, images: Path, workplace: Path) -> None:
+    """Run them in the order of the pages, in one folder: the report comes after the runs."""
     for shown, quick in QUICK.items():
         command = command.replace(shown, quick.format(images=images))
     if command.startswith("dafuse run"):
@@ -89,8 +95,8 @@ def test_readme_commands(command: str, images: Path, workplace: Path) -> None:
     assert done.stdout.strip()
 
 
-def test_readme_python(workplace: Path) -> None:
-    blocks = re.findall(r"^( *)```python\n(.*?)```", README, re.DOTALL | re.MULTILINE)
+def test_python_of_the_readme_and_the_guide(workplace: Path) -> None:
+    blocks = re.findall(r"^( *)```python\n(.*?)```", README + GUIDE, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
     for indent, code in blocks:
         quick = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
@@ -171,11 +177,10 @@ def test_the_make_commands_exist() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_readme_links_and_reading_order_exist() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if not target.startswith("http"):
-            assert (ROOT / target).exists(), target
-    for folder, text in re.findall(r"^\d+\. `(\w+)/`(.*?)(?=^\d+\.|^#)", README, re.M | re.S):
+def test_the_files_of_the_reading_order_exist() -> None:
+    rooms = re.findall(r"^\d+\. `(\w+)/`(.*?)(?=^\d+\.|\Z)", CODE, re.M | re.S)
+    assert len(rooms) == 12
+    for folder, text in rooms:
         for file in re.findall(r"`(\w+\.py)`", text):
             where = ROOT / "src" / "dafuse"
             assert (where / folder / file).exists() or (where / file).exists(), file
