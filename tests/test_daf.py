@@ -199,7 +199,7 @@ def test_the_literal_preset_differs_in_two_choices_only() -> None:
         ({"epochs": 0}, "method.epochs must be at least 1"),
         ({"gamma": 5.0}, "method.gamma must be at least 0 and at most 1"),
         ({"adapter_dropout": 2.0}, "method.adapter_dropout"),
-        ({"align_lr": 1e30}, "rows aligned in task 2 are not finite"),
+        ({"align_lr": 1e30}, "class weights aligned in task 2 are not finite"),
         ({"lr": 1e30, "epochs": 1, "batch_size": 64}, "the features after task 1 are not finite"),
     ],
 )

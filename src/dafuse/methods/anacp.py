@@ -1,27 +1,27 @@
-"""AnaCP: features regressed onto class means that were pushed apart, then onto classes.
+"""AnaCP: ridge regression onto class means that were pushed apart, then onto classes.
 
 Momeni, Xiao and Liu, "AnaCP: Toward Upper-Bound Continual Learning via Analytic Contrastive
 Projection", arXiv 2511.13880. Several random lifts, each followed by ridge regression, project a
-feature towards the target of its class; the mean over lifts goes through another random lift to a
-ridge classifier. As the projection changes with every class, that classifier is fitted again each
+feature towards the target of its class. The mean over lifts goes through another random lift to a
+ridge classifier. The projection changes with every class, so that classifier is fitted again each
 time, to features drawn from a Gaussian for each class with one covariance for all. Only sums are
 kept, so images may come in any order and any batches.
 
-As in the paper: three lifts of 5,000 columns each, GELU, a penalty of 100, 100 drawn features a
-class, and no training but an adapter for the first task (`tune: first`).
+As in the paper: three lifts of 5,000 columns each, GELU, a penalty of 100, 100 features drawn for
+each class, and no training but an adapter for the first task (`tune: first`).
 
-Paper and authors' code disagree on the targets. Here they are those of the code, taken to be what
-the published runs used: the whitened means are centred, every singular value grows by alpha (the
-paper has signs by a lemma), the spread means are whitened a second time (the paper undoes the
-whitening: `dewhiten`) and scaled to length 1. Features and every lift's projection have length 1
-too, which the paper does not say.
+Paper and authors' code disagree on the targets. These are the code's, which presumably produced the
+published results: the whitened means are centred, every singular value grows by alpha (the paper's
+lemma has signs), the spread means are whitened a second time (the paper undoes the whitening:
+`dewhiten`) and scaled to length 1. Features and every lift's projection have length 1 too, which
+the paper does not say.
 
-Deviations. The code also raises the singular value that is zero because the means are centred, in
-a direction that is left to rounding; here it stays zero. The covariance is that of the paper's
-equation 10; over t equal tasks the code counts the first one twice, and what it adds to the
-variances (`jitter`) shrinks from 1e-4 to 2e-4 / (t + 1). Here it is constant. The noise of drawn
-features is the same in each task, so that the result depends on the sums alone. The adapter of the
-first task is APER's, by SGD; the authors' is linear, of rank 8, by Adam.
+Deviations. Centring the means makes one singular value zero. The code raises that one too, in a
+direction that rounding decides; here it stays zero. The covariance is that of the paper's equation
+10. Over t equal tasks the code counts the first one twice, and what it adds to the variances
+(`jitter`) shrinks from 1e-4 to 2e-4 / (t + 1); here that is constant. The noise of drawn features
+is the same in each task, so that the result depends on the sums alone. The adapter of the first
+task is APER's, by SGD; the authors' is linear, of rank 8, by Adam.
 """
 
 import math
@@ -50,12 +50,12 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
 
-ROUNDING = 1e-9  # a share of the largest singular value that is rounding
+ROUNDING = 1e-9  # a smaller share of the largest singular value is rounding
 
 
 @dataclass(kw_only=True, eq=False)
 class AnaCP(Method):
-    """Ridge regression onto spread class means, then onto classes by features drawn again.
+    """Ridge regression onto spread class means, then onto classes through drawn features.
 
     Args:
         lifts: random lifts whose projections are averaged
@@ -63,14 +63,14 @@ class AnaCP(Method):
         penalty: added to the diagonal of every Gram matrix
         alpha: added to the singular values of the whitened class means
         dewhiten: undo the whitening of the spread means, as in the paper, or whiten them again
-        samples: features drawn of each class, which the classifier is fitted to
+        samples: features drawn for each class to fit the classifier
         jitter: added to the variances of features, which have length 1
-        precision: of the sums between lessons
+        precision: precision of the sums between lessons
         tune: train nothing, or an adapter in the first task, then frozen
-        epochs: passes over the first task's images, where an adapter is trained
+        epochs: training epochs over the first task's images, if an adapter is trained
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of the adapter's bottleneck
     """
 
@@ -78,8 +78,8 @@ class AnaCP(Method):
     summary = "AnaCP: ridge regression onto spread class means, then onto classes; trains nothing"
     paper = "https://arxiv.org/abs/2511.13880"
     keeps = (
-        "counts, means, a target and rows for each class, the scatter of features and of three "
-        "random lifts (150 MB by default); the first task's adapter where tuned"
+        "counts, means, a target and weights for each class, the scatter of features and of three "
+        "random lifts (150 MB by default); the first task's adapter if trained"
     )
     trains_once = True
     observes = True
@@ -115,7 +115,7 @@ class AnaCP(Method):
         self.onto_HCM = torch.zeros(self.lifts, 0, self.width, device=device)
         self.rows_CM = torch.zeros(0, self.width, device=device)
         self._rest()
-        self._solved = True  # targets and rows are those of the sums
+        self._solved = True  # whether targets and class weights are up to date with the sums
         self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, held out
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -124,9 +124,9 @@ class AnaCP(Method):
     def teach(
         self, task: Task, images: ImageSet, tried: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Train on the task where it is time, add images of known and new classes, solve.
+        """Train an adapter if it is time, add images of known and new classes, and solve.
 
-        Those at the rows `tried` are scored before they are added.
+        Images at the indices `tried` are scored before they are added.
         """
         if task.number == 1 and self.tune == "first":
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
@@ -149,7 +149,7 @@ class AnaCP(Method):
         return {"alike": {"means": alike(means_CD), "targets": alike(self.targets_CD)}}
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
-        """Add a batch to the sums; targets and rows follow when they are asked for."""
+        """Add a batch to the sums; the classifier is solved when scores are next asked for."""
         feats_BD = self.trainer.encode(images_B3SS, self.attached)
         check_finite(feats_BD, "the features of a batch")
         self._add(feats_BD, labels_B)
@@ -165,14 +165,14 @@ class AnaCP(Method):
         return self.hidden(self.trainer.encode(images_B3SS, self.attached)) @ self.rows_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Know these classes alone; every scatter keeps what it has of the others."""
+        """Keep these classes only; every scatter keeps what the others added."""
         for sums in self.sums:
             sums.take(remaining)
         self._solve()
         self.sums = self._rounded
 
     def merge(self, other: "AnaCP", numbers: Sequence[int]) -> None:
-        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        """Take up all that another classifier knows; its class i is ``numbers[i]`` here."""
         for mine, theirs in zip(self.sums, other.sums, strict=True):
             mine.merge(theirs.renumbered(numbers))
         self._solve()
@@ -183,15 +183,16 @@ class AnaCP(Method):
         return None if self.tune == "none" else self.adapter
 
     def _random(self, purpose: str) -> Tensor:
-        """Columns of a lift, drawn again from the seed and not kept."""
+        """Draw the columns of a lift again from the seed; they are not stored."""
         generator = torch_generator(self.trainer.seed, "anacp", purpose)
         drawn_DM = torch.randn(self.trainer.network.width, self.width, generator=generator)
         return drawn_DM.to(self.trainer.device)
 
     def _projected(self, units_ND: Tensor) -> Tensor:
-        """The mean over lifts of projections towards the targets (17).
+        """Return the mean over lifts of projections towards the targets (17).
 
-        Regression is linear in what is regressed on: the scores of classes, times the targets.
+        Ridge regression is linear in its targets, so a projection is the class scores times the
+        class targets.
         """
         found_ND = torch.zeros_like(units_ND)
         for random_DM, onto_CM in zip(self.random_HDM, self.onto_HCM, strict=True):
@@ -200,7 +201,7 @@ class AnaCP(Method):
         return found_ND / self.lifts
 
     def hidden(self, feats_ND: Tensor) -> Tensor:
-        """What the classifier is linear in."""
+        """Return the features that the classifier is linear in."""
         return self._hidden(F.normalize(feats_ND, dim=1))
 
     def _hidden(self, units_ND: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ class AnaCP(Method):
         self.resting = [resting for _, resting in found]
 
     def _solve(self) -> None:
-        """Targets and rows of the sums, rounded to the precision they rest in; the sums stay."""
+        """Solve targets and class weights from the sums in their stored precision; `sums` stays."""
         self._rest()
         of_feats, *of_lifts = self._rounded
         means_CD, scatter_DD = of_feats.means_CM, of_feats.scatter.square()
@@ -233,11 +234,11 @@ class AnaCP(Method):
         hot_NC = torch.eye(of_feats.classes).repeat_interleave(self.samples, 0).to(drawn_ND)
         gram_MM, moments_CM = statistics(drawn_ND, hot_NC, self._hidden)
         self.rows_CM = solve(gram_MM, moments_CM, self.penalty).to(self.rows_CM)  # (6)
-        check_finite(self.rows_CM, "the classifier's rows")
+        check_finite(self.rows_CM, "the class weights")
         self._solved = True
 
     def _drawn(self, means_CD: Tensor, covariance_DD: Tensor) -> Tensor:
-        """So many features of each class in turn, of its mean and the covariance of all."""
+        """Draw features for each class in turn, from its mean and the covariance of all classes."""
         generator = torch_generator(self.trainer.seed, "anacp", "drawn")
         noise_CKD = torch.randn(len(means_CD), self.samples, means_CD.shape[1], generator=generator)
         lower_DD = torch.linalg.cholesky(covariance_DD).to(self.rows_CM)
@@ -245,12 +246,12 @@ class AnaCP(Method):
         return drawn_CKD.flatten(0, 1)
 
     def _solve_if_needed(self) -> None:
-        """After batches that were observed."""
+        """Solve after observed batches."""
         if not self._solved:
             self._solve()
 
     def state(self) -> dict[str, Tensor]:
-        """What a resumed run goes on from, and this one too: from here on the sums are rounded."""
+        """Return what a resumed run needs. From here on the sums are rounded, here as there."""
         self._solve_if_needed()
         self.sums = self._rounded
         found = {} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())
@@ -268,14 +269,14 @@ class AnaCP(Method):
         self.rows_CM, self._solved = state["classifier/rows"], True
 
     def load_network(self, state: dict[str, Tensor]) -> None:
-        """What gives hidden features, and no more."""
+        """Load only what hidden features depend on."""
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
         self.targets_CD, self.onto_HCM = state["classifier/targets"], state["classifier/onto"]
 
 
 def spread(means_CD: Tensor, covariance_DD: Tensor, alpha: float, dewhiten: bool) -> Tensor:
-    """Targets [C, D] of length 1: the class means, pushed apart where features vary little."""
+    """Return targets [C, D] of length 1: class means, pushed apart where features vary little."""
     values_D, vectors_DD = torch.linalg.eigh(covariance_DD)
     whitening_DD = vectors_DD / values_D.sqrt() @ vectors_DD.T
     centre_D = means_CD.mean(0)
@@ -288,13 +289,13 @@ def spread(means_CD: Tensor, covariance_DD: Tensor, alpha: float, dewhiten: bool
 
 
 def gram_and_moments(sums: ClassSums) -> tuple[Tensor, Tensor]:
-    """Σ h hᵀ [M, M] and, of each class, Σ h [C, M]: sums about the origin."""
+    """Return Σ h hᵀ [M, M] and for each class Σ h [C, M]: sums about the origin."""
     moments_CM = sums.counts_C[:, None] * sums.means_CM
     return sums.scatter.square() + moments_CM.T @ sums.means_CM, moments_CM
 
 
 def alike(rows_CD: Tensor) -> float:
-    """The mean size of the cosine between two of these rows; 0 where there is one."""
+    """Return the mean absolute cosine between two of these rows; 0 if there is one row."""
     units_CD = F.normalize(rows_CD, dim=1)
     sizes_CC = (units_CD @ units_CD.T).abs()
     pairs = len(rows_CD) * (len(rows_CD) - 1)

@@ -1,9 +1,9 @@
 """APER with an adapter: the first task adapts the network, then class means are enough.
 
 Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models: Generalizability and
-Adaptivity are All You Need", arXiv 2303.07338. An adapter is trained on the first task only. A
-feature is that of the frozen network beside that of the adapted one, so that what the
-pre-training knew of later classes is not lost; every class is its mean in this space.
+Adaptivity are All You Need", arXiv 2303.07338. An adapter is trained on the first task only. The
+features of the frozen and of the adapted network stand side by side, so that the pre-training's
+knowledge of later classes is not lost. The prototype of a class is its mean in this space.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class APER(Method):
     """Class means in the features of the frozen network and of one adapted to the first task.
 
     Args:
-        epochs: passes over the first task's images
+        epochs: training epochs over the first task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of the adapter's bottleneck
     """
 
@@ -38,7 +38,7 @@ class APER(Method):
     summary = "APER: an adapter trained on the first task, class means in old and adapted features"
     paper = "https://arxiv.org/abs/2303.07338"
     needs = "adapters"
-    keeps = "the first task's adapter, a row for each class"
+    keeps = "the first task's adapter, weights for each class"
     passes = "2"
     trains_once = True
 

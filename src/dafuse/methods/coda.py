@@ -1,14 +1,15 @@
-"""CODA-Prompt: prompts put together, for each image, from components weighted by attention.
+"""CODA-Prompt: each image's prompts are sums of components, weighted by attention.
 
 Smith et al., "CODA-Prompt: COntinual Decomposed Attention-based Prompting for Rehearsal-Free
 Continual Learning", arXiv 2211.13218. A task adds components to a pool in each of the first blocks:
 a prompt P_m, a key K_m and an attention vector A_m. With q the image's feature under the bare
-network, its prompt is Σ_m cos(q ⊙ A_m, K_m) P_m over all components so far; a task trains those
-that it added.
+network, its prompt is Σ_m cos(q ⊙ A_m, K_m) P_m over all components so far. A task trains only the
+components that it adds.
 
-New components start orthonormal to each other and orthogonal to all earlier ones. Public code gets
-this only for earlier ones that are still orthogonal themselves, drops the last incomplete batch of
-an epoch, and divides a fixed pool by a number of tasks known beforehand; here the pool grows.
+New components start orthonormal to each other and orthogonal to all earlier ones. Public code
+achieves this only while the earlier ones are still orthogonal themselves. It also drops the last
+incomplete batch of an epoch, and divides a fixed pool by a number of tasks known in advance; here
+the pool grows.
 """
 
 import math
@@ -38,23 +39,23 @@ class CODAPrompt(Method):
     """Prompts as weighted sums of components that grow with the tasks, and a linear head.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate of Adam at the start of each task; it falls almost to zero
-        weight_decay: of Adam, on what it trains: the task's components and rows
+        weight_decay: weight decay of Adam, on the task's components and class weights
         prompt_length: tokens of a prompt; half of them are keys of attention, half are values
         prompt_layers: blocks with prompts, from the first on
         components_per_task: components that a task adds in each block; the paper divides 100 by
             the number of tasks
         orthogonality: weight of the paper's penalty on components that are not orthonormal; 0 in
-            the authors' code, where the orthogonal start takes its place
+            the authors' code, where the orthogonal initialisation takes its place
     """
 
     name = "coda"
     summary = "CODA-Prompt: frozen network, prompts as attention-weighted sums of components"
     paper = "https://arxiv.org/abs/2211.13218"
     needs = "prompts"
-    keeps = "components of prompts with keys and attention for each task, a row for each class"
+    keeps = "components of prompts with keys and attention for each task, weights for each class"
     passes = "2"
     assumes = "how many tasks will come, through components_per_task"
 
@@ -90,7 +91,7 @@ class CODAPrompt(Method):
         new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
-            components = joined(self.pool, own)  # the earlier ones take part, but are not trained
+            components = joined(self.pool, own)  # the earlier ones take part but are not trained
             logits = linear_logits(self._encode(images_B3SS, components), new_rows)
             value = F.cross_entropy(logits, labels_B - task.first)
             if self.orthogonality:
@@ -120,7 +121,7 @@ class CODAPrompt(Method):
         return self.trainer.encode(images_B3SS, self.attached.give(prompts_BL2HD))
 
     def _start(self, name: str, task: Task) -> Tensor:
-        """New components of one kind, each a single vector as far as orthogonality goes."""
+        """Return new components of one kind; orthogonality treats each as a single vector."""
         generator = torch_generator(self.trainer.seed, "prompts", name, task.index)
         old_LMV = self.pool[name].flatten(2).cpu()
         layers, _, size = old_LMV.shape
@@ -137,10 +138,10 @@ class CODAPrompt(Method):
 
 
 def composed_prompts(query_BD: Tensor, components: Components) -> Tensor:
-    """Σ_m cos(q ⊙ A_m, K_m) P_m for every block at once: [B, L, P, D].
+    """Return Σ_m cos(q ⊙ A_m, K_m) P_m for every block at once: [B, L, P, D].
 
-    The cosine is written with sums over D alone: (q ⊙ A)·K = q·(A ⊙ K) and |q ⊙ A|² = q²·A², so
-    that no tensor has images, components and D as axes at once.
+    The cosine is written as sums over D alone: (q ⊙ A)·K = q·(A ⊙ K) and |q ⊙ A|² = q²·A². So no
+    tensor has images, components and D as axes at once.
     """
     attention_LMD, keys_LMD = components["attention"], F.normalize(components["keys"], dim=2)
     dot_BLM = torch.einsum("bd,lmd->blm", query_BD, attention_LMD * keys_LMD)
@@ -154,27 +155,27 @@ def joined(old: Components, new: Components | dict[str, nn.Parameter]) -> Compon
 
 
 def orthonormal_to(old_LMV: Tensor, random_LNV: Tensor) -> Tensor:
-    """Gram-Schmidt: the random vectors made orthonormal, and orthogonal to the old ones' span.
+    """Make the random vectors orthonormal, and orthogonal to the old ones' span (Gram-Schmidt).
 
-    Where a space of V dimensions has no room left (M + N > V), the vectors beyond it stay as they
-    were drawn, at length 1: random directions are as near to orthogonal as any.
+    If V dimensions have no room for all (M + N > V), the vectors beyond stay as drawn, at length
+    1: random directions are nearly orthogonal.
     """
     known = old_LMV.shape[1]
     columns_LVK = torch.cat([old_LMV, random_LNV], dim=1).double().transpose(1, 2)
     basis_LVK, triangle_LKK = torch.linalg.qr(columns_LVK)
-    signs_LK = triangle_LKK.diagonal(dim1=1, dim2=2).sign()  # QR leaves the directions' signs open
+    signs_LK = triangle_LKK.diagonal(dim1=1, dim2=2).sign()  # QR leaves the signs open
     new_LVN = (basis_LVK * signs_LK[:, None])[:, :, known:]
     beyond_LNV = F.normalize(random_LNV[:, new_LVN.shape[2] :], dim=2)
     return torch.cat([new_LVN.transpose(1, 2).float(), beyond_LNV], dim=1)
 
 
 def overlap(components_LM_: Tensor) -> Tensor:
-    """How far components are from orthonormal: the mean square of B Bᵀ - I, over all blocks."""
+    """Return how far components are from orthonormal: the mean square of B Bᵀ - I over blocks."""
     rows_LMV = components_LM_.flatten(2)
     gram_LMM = rows_LMV @ rows_LMV.transpose(1, 2)
     return (gram_LMM - torch.eye(gram_LMM.shape[1], device=gram_LMM.device)).square().mean()
 
 
 def quarter_cosine(epoch: int, epochs: int) -> float:
-    """The authors' decay: cos(99πe / (200(E-1))), from 1 almost to 0 in the last epoch."""
+    """Return the authors' decay: cos(99πe / (200(E-1))), from 1 to almost 0 in the last epoch."""
     return math.cos(99 * math.pi * epoch / (200 * (epochs - 1))) if epochs > 1 else 1.0

@@ -1,4 +1,4 @@
-"""What is measured of the loss at a trained task adapter: DAF's gradient and Fisher diagonal."""
+"""The gradient and the Fisher diagonal of the loss at a trained task adapter."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from dafuse.seeds import numpy_generator
 def losses_under(
     trainer: Trainer, task: Task, attached: Attachment, head: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The training loss of each image, under the head that the adapter was trained with."""
+    """Return a function for the training loss of each image, under the head it was trained with."""
 
     def losses(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
         logits = cosine_logits(trainer.encode(images_B3SS, attached), head)
@@ -29,9 +29,9 @@ def losses_under(
 def curvature_at(
     trainer: Trainer, task: Task, adapter: Adapter, head: Tensor, per_batch: int | None = None
 ) -> Curvature:
-    """One pass over the task's images: no dropout, test transform.
+    """Measure in one pass over the task's images: no dropout, test transform.
 
-    Squared are the gradients of single samples, or the mean ones of batches of size ``per_batch``.
+    The squared gradients are those of single samples, or mean ones of batches of ``per_batch``.
     """
     copies = AdapterForEach(adapter)
     losses_of = losses_under(trainer, task, copies, head)
@@ -40,7 +40,7 @@ def curvature_at(
         return losses_of(images_B3SS, labels_B), copies.own
 
     images = task.train
-    if per_batch is not None:  # batches as in training: of that size, and mixed
+    if per_batch is not None:  # shuffled batches of the same size, as in training
         shuffle = numpy_generator(trainer.seed, "fisher", task.index)
         images = images.take(shuffle.permutation(len(images)))
     size, count = per_batch or trainer.gradient_batch, len(images)

@@ -1,11 +1,11 @@
 """DAF: one adapter trained per task, fused in closed form into a single global adapter.
 
 Liu et al., "Dynamical Adapter Fusion: Constructing A Global Adapter for Pre-Trained Model-based
-Class-Incremental Learning", arXiv 2601.21341. `DAF.learn` is the paper's Algorithm 1; where the
+Class-Incremental Learning", arXiv 2601.21341. `DAF.learn` is the paper's Algorithm 1. Where the
 paper is silent or contradicts itself there is an option, and `docs/daf.md` says which and why.
 
-Not in the paper: with `head: ridge` or `lda` the classifier follows from sums of features, so that
-what the fusion is worth can be told from what the classifier is worth.
+Not in the paper: with `head: ridge` or `lda` the classifier is solved from sums of features, which
+separates the effect of the fusion from that of the classifier.
 """
 
 from dataclasses import dataclass
@@ -38,37 +38,37 @@ class DAF(Method):
     """Dynamical Adapter Fusion; the classifier is built with the adapter that will predict.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start of each task; it falls to zero along a cosine
-        momentum: of SGD
-        weight_decay: of SGD, on the adapter and the head
+        momentum: momentum of SGD
+        weight_decay: weight decay of SGD, on the adapter and the head
         adapter_rank: width of the adapter's bottleneck
         adapter_scale: constant factor of the adapter's output
-        adapter_dropout: dropout inside the adapter while it is trained
-        init: where a task's adapter starts: the mean of the earlier ones (the paper's robust
+        adapter_dropout: dropout inside the adapter during training
+        init: init of a task's adapter: the mean of the earlier ones (the paper's robust
             initialisation), the previous one, a new random one, or always the same random one
         rule: how the global adapter is made: the paper's fusion, fixed thirds, the last task's
             adapter alone, or the mean of all task adapters
         alpha: weight of the Fisher ratio (Eq. 13); larger keeps more of the new adapter
-        gamma: share of the initialisation against the previous global adapter; 0.5 is derived
+        gamma: weight of the init against the previous global adapter; the paper derives 0.5
         gamma_consistent: derive the coefficient for this gamma, not for 0.5
         use_gradient: keep the gradient's term in the coefficient
         fisher: mean of the squared gradients of samples (exact) or of batches (a shortcut)
-        fisher_scope: what the minimum and the mean of the Fisher diagonal are taken over
+        fisher_scope: the entries over which the Fisher diagonal's minimum and mean are taken
         first_task: copy the first adapter, as there is no past to protect, or fuse it with the
             random initialisation (Algorithm 1 as printed)
         stats_adapter: the adapter under which class means and covariances are measured: the
-            global one, as at inference, or the task's, as the paper's appendix has it
-        memory: what is kept of a class's covariance
+            global one, as at inference, or the task's, as in the paper's appendix
+        memory: the form in which a class's covariance is kept
         memory_rank: directions kept by the low_rank memory
         memory_dtype: precision of the kept statistics
-        align_epochs: passes of classifier alignment; 0 turns it off
-        align_samples: features drawn for each class in each pass
+        align_epochs: epochs of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each epoch
         align_lr: learning rate of the alignment
-        head: the classifier: rows aligned with class Gaussians, the paper's; or ridge regression
-            or LDA in closed form, from sums of lifted features instead. Sums of earlier tasks
-            stay as they were measured, under the adapter of then
+        head: the classifier: class weights aligned with class Gaussians, as in the paper; or
+            ridge regression or LDA in closed form, from sums of lifted features. Sums of earlier
+            tasks stay as they were measured, under the adapter at the time
         head_width: random columns beside the features, for a head in closed form
     """
 
@@ -76,7 +76,7 @@ class DAF(Method):
     summary = "Dynamical Adapter Fusion: one global adapter, fused in closed form after each task"
     paper = "https://arxiv.org/abs/2601.21341"
     needs = "adapters"
-    keeps = "the global adapter, the mean adapter, a Gaussian and a row for each class"
+    keeps = "the global adapter, the mean adapter, a Gaussian and weights for each class"
     after_training = frozenset(
         {"rule", "alpha", "gamma", "gamma_consistent", "use_gradient", "fisher", "fisher_scope"}
         | {"first_task", "stats_adapter", "memory", "memory_rank", "memory_dtype"}
@@ -113,14 +113,14 @@ class DAF(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         network, device = self.trainer.network, self.trainer.device
-        self.task_adapter = self._random_adapter("scratch")  # its values are set by each task
+        self.task_adapter = self._random_adapter("scratch")  # each task sets its values
         self.global_adapter = self._random_adapter("scratch")
         self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
         self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
         self.rows_CD = torch.zeros(0, network.width, device=device)
         dtype = getattr(torch, self.memory_dtype)
         self.classes = ClassMemory(network.width, self.memory, self.memory_rank, dtype)
-        self.solved: ClosedForm | None = None  # in place of rows and Gaussians
+        self.solved: ClosedForm | None = None  # replaces class weights and Gaussians
         if self.head != "aligned":
             wide, seed = (network.width, self.head_width), derive(self.trainer.seed, "lift")
             self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, self.rows_CD)
@@ -145,7 +145,7 @@ class DAF(Method):
         return self.scores(self.trainer.encode(images_B3SS, self.global_adapter))
 
     def scores(self, feats_BD: Tensor) -> Tensor:
-        """[B, C], by the classifier; for any number of leading axes."""
+        """Return the classifier's scores [B, C]; there may be any number of leading axes."""
         if self.solved is not None:
             return self.solved.logits(feats_BD)
         return cosine_logits(feats_BD, self.rows_CD)
@@ -158,7 +158,7 @@ class DAF(Method):
         return self._random_adapter(task.index if self.init == "random" else 0).tensors()
 
     def _train(self, task: Task, init: Tensors) -> Tensor:
-        """Train the task's adapter with a cosine head over the task's own classes; the head."""
+        """Train the task's adapter with a cosine head over its own classes; return the head."""
         found = self.trainer.recorded("training", task, lambda: self._fit(task, init))
         self.task_adapter.set(found)
         return found["head"]
@@ -185,11 +185,11 @@ class DAF(Method):
         mean: Tensors,
         head: Tensor,
     ) -> tuple[Tensors, dict[str, Any]]:
-        """The new global adapter θ*_t by the chosen rule, and what the fusion did."""
+        """Return the new global adapter θ*_t by the chosen rule, and the fusion's diagnosis."""
         copies = task.first == 0 and self.first_task == "copy"
         if self.rule != "dynamic":
             if self.trainer.records:
-                self._curvature(task, head)  # for runs that replay this one with the paper's rule
+                self._curvature(task, head)  # for runs that reuse this one with the paper's rule
             static = trained if copies else fuse_fixed(trained, init, previous)
             fused = {"static": static, "mean": mean, "last": trained}[self.rule]
             return fused, movement(fused, trained, init, previous)
@@ -211,7 +211,7 @@ class DAF(Method):
             return fused, diagnose(beta, at_end, fused, trained, init, previous)
 
     def _curvature(self, task: Task, head: Tensor) -> Curvature:
-        """Gradient and Fisher of the training loss at θ_t."""
+        """Return gradient and Fisher of the training loss at θ_t."""
 
         def measure() -> Tensors:
             per_batch = self.batch_size if self.fisher == "per_batch" else None
@@ -225,9 +225,9 @@ class DAF(Method):
         return Curvature(gradient, fisher, float(found["loss"]))
 
     def extend_classifier(self, task: Task) -> dict[str, Any]:
-        """Rows and Gaussians of the new classes, then alignment of all rows with all Gaussians.
+        """Add weights and Gaussians of the new classes, then align all class weights.
 
-        Or sums, where the head follows from them; then, for the diagnosis, what was chosen.
+        A head in closed form adds to its sums instead. Returns its choice for the diagnosis.
         """
         measured = self.global_adapter if self.stats_adapter == "global" else self.task_adapter
         feats_ND, labels_N = self.trainer.features(task.train, measured)
@@ -243,13 +243,13 @@ class DAF(Method):
         return {}
 
     def align(self, task: Task) -> None:
-        """Train all rows on features drawn from all Gaussians."""
+        """Train all class weights on features drawn from all Gaussians."""
         if self.align_epochs:
             settings = self.align_epochs, self.align_samples, self.align_lr
             self.rows_CD = aligned(self.trainer, task, self.rows_CD, self.sampler(), *settings)
 
     def sampler(self) -> Sampler:
-        """Draws features of every class learned so far."""
+        """Return a sampler of features of every class learned so far."""
         return self.classes.sampler(self.trainer.device)
 
     def _random_adapter(self, purpose: str | int) -> Adapter:
@@ -284,7 +284,7 @@ class DAFPaper(DAF):
     """DAF read literally: the first task is fused too, statistics come from the task's adapter."""
 
     name = "daf-paper"
-    summary = "DAF as the paper's listing and appendix have it, to the letter"
+    summary = "DAF exactly as the paper's listing and appendix describe it"
 
     first_task: Literal["copy", "fuse"] = "fuse"
     stats_adapter: Literal["global", "task"] = "task"

@@ -1,12 +1,13 @@
-"""DAF with retrieval: the global adapter, and beside it the most certain of all task adapters.
+"""DAF with retrieval: the global adapter, and the most certain of all task adapters beside it.
 
 Liu et al., "Dynamical Adapter Fusion", arXiv 2601.21341, appendix "Enhancing DAF with Task-Specific
-Retrieval". Learning is that of DAF. A prediction adds TUNA's entropy-based selection: that of the
-task adapter whose prediction, by the one shared classifier, has the least entropy.
+Retrieval". Learning is that of DAF. A prediction adds TUNA's entropy-based selection: the
+probabilities under the task adapter whose prediction, by the one shared classifier, has the least
+entropy.
 
-This gives up what DAF is for: it keeps an adapter for each task, so it grows with the stream, and a
-prediction after task t costs t + 1 passes instead of one. The paper does not say under which
-adapter the shared classifier is built; here, as for DAF, it is ``stats_adapter``.
+This gives up the purpose of DAF: it keeps an adapter for each task, so it grows with the stream,
+and a prediction after task t costs t + 1 forward passes instead of one. The paper does not say
+under which adapter the shared classifier is built; here, as for DAF, it is ``stats_adapter``.
 """
 
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ from dafuse.methods.packing import packed, unpacked
 
 @dataclass(kw_only=True, eq=False)
 class DAFRetrieval(DAF):
-    """DAF that keeps every task's adapter and asks all of them."""
+    """DAF that keeps every task's adapter and predicts with all of them."""
 
     name = "daf-retrieval"
     summary = "DAF beside the most certain task adapter; no longer of constant size"
-    keeps = "DAF's two adapters, the adapter of each task, a Gaussian and a row for each class"
+    keeps = "DAF's two adapters, the adapter of each task, a Gaussian and weights for each class"
     passes = "t + 1"
 
     def __post_init__(self) -> None:
@@ -42,11 +43,11 @@ class DAFRetrieval(DAF):
         return diagnosis
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        """Two probabilities of each class, added up."""
+        """Return the sum of two probabilities for each class."""
         return self.predictions(images_B3SS)["retrieval"]
 
     def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
-        """With retrieval, and beside it the global adapter alone: plain DAF."""
+        """Return the scores with retrieval, and those of the global adapter alone: plain DAF."""
         feats_BKD = self.trainer.encode(images_B3SS, self.everyone)
         logits_BKC = self.scores(feats_BKD)
         alone = logits_BKC[:, -1].softmax(1)

@@ -1,13 +1,13 @@
-"""DualPrompt: one prompt for all tasks in the first blocks, one for each task in those after them.
+"""DualPrompt: one prompt for all tasks in the first blocks, one per task in the blocks after them.
 
 Wang et al., "DualPrompt: Complementary Prompting for Rehearsal-free Continual Learning", arXiv
-2204.04799. Prompts are prefixes: keys and values put before those of attention. The general prompt
-is trained by every task, an expert prompt by its own task alone; to predict, an image takes the
-expert whose key is nearest to its feature under the bare network, the query.
+2204.04799. Prompts are prefixes: keys and values put before those of attention. Every task trains
+the general prompt, and its own expert prompt. To predict, an image takes the expert whose key is
+nearest to the query, its feature under the bare network.
 
-Public code fixes the number of experts beforehand, and tasks beyond it share; here each task adds
+Public code fixes the number of experts in advance, and later tasks share them; here each task adds
 one. Some of it mixes the axis of keys and values with that of the batch (a reshape for a permute),
-and lets a batch vote for one expert; neither is followed.
+and lets a batch vote for one expert. Neither is done here.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ class DualPrompt(Method):
     """A general and an expert prompt for each image, and a linear head.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
-        lr: learning rate of Adam, the same throughout
-        weight_decay: of Adam, on what it trains: prompts, the task's key and the new rows
+        lr: learning rate of Adam, constant
+        weight_decay: weight decay of Adam, on prompts, the task's key and its class weights
         prompt_length: keys, and as many values, that a prompt adds to a block's attention
         general_layers: blocks with the general prompt, from the first on
         expert_layers: blocks with an expert prompt, after those
-        key_weight: of the loss's second term, which pulls the task's key towards the queries
+        key_weight: weight of the loss's second term, which pulls the task's key to the queries
     """
 
     name = "dualprompt"
     summary = "frozen network, a general prompt and one expert prompt a task, chosen by keys"
     paper = "https://arxiv.org/abs/2204.04799"
     needs = "prompts"
-    keeps = "the general prompt, an expert prompt and its key for each task, a row for each class"
+    keeps = "the general prompt, an expert prompt and its key for each task, weights for each class"
     passes = "2"
 
     epochs: int = 5
@@ -104,7 +104,7 @@ class DualPrompt(Method):
         return linear_logits(feats_BD, self.rows_CE)
 
     def _new_expert(self, task: Task) -> tuple[nn.Parameter, nn.Parameter]:
-        """The task's prompt, which starts as the last task's, and its key, which starts anew."""
+        """Return the task's prompt, initialised as the last task's, and its key, drawn anew."""
         start_1L2PD = self.experts_TL2PD[-1:].clone()
         if task.number == 1:
             start_1L2PD = self._start("expert", 1, *self.experts_TL2PD.shape[1:])

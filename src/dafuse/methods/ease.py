@@ -1,13 +1,13 @@
 """EASE: an adapter for each task, and a classifier over the subspaces of all of them.
 
 Zhou et al., "Expandable Subspace Ensemble for Pre-Trained Model-Based Class-Incremental Learning",
-arXiv 2403.12030. Each task trains an adapter from a random start; nothing trained is touched again.
-A class is a prototype in every adapter's subspace. In those of later tasks its images are gone, so
-its prototype is put together from those of the later classes, in proportion to how similar they
-are to it in its own subspace.
+arXiv 2403.12030. Each task trains an adapter from a random init and freezes it. A class has a
+prototype in every adapter's subspace. When later subspaces are added its images are gone, so there
+its prototype is a weighted mean of the later classes' prototypes, by their similarity to it in its
+own subspace.
 
-The public code assumes tasks of one size; here they may differ. The paper compares the old class
-in its own subspace, and so does this.
+The public code assumes tasks of one size; here they may differ. As in the paper, similarity is
+measured in the old class's own subspace.
 """
 
 from dataclasses import dataclass
@@ -34,19 +34,19 @@ class EASE(Method):
     """Expandable Subspace Ensemble.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start of each task; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of each adapter's bottleneck
-        cross_weight: what the subspaces of other tasks count together, against a class's own
+        cross_weight: total weight of the other tasks' subspaces; a class's own weighs 1
     """
 
     name = "ease"
     summary = "an adapter for each task; old prototypes synthesised in the new subspaces"
     paper = "https://arxiv.org/abs/2403.12030"
     needs = "adapters"
-    keeps = "the adapter of each task, a row for each class under every adapter"
+    keeps = "the adapter of each task, weights for each class under every adapter"
     passes = "t"
 
     epochs: int = 20
@@ -63,8 +63,8 @@ class EASE(Method):
         self.adapter = start_adapter(self.trainer, "scratch", self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
-        self.true_CKD = torch.zeros(0, 0, width, device=device)  # zeros where there were no images
-        self.rows_CE = torch.zeros(0, 0, device=device)  # made of the two above; E is K * D
+        self.true_CKD = torch.zeros(0, 0, width, device=device)  # zeros if there were no images
+        self.rows_CE = torch.zeros(0, 0, device=device)  # computed from the two above; E is K * D
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.adapter.set(start_adapter(self.trainer, task.index, self.adapter_rank).tensors())
@@ -90,7 +90,7 @@ class EASE(Method):
         return len(self.bank)
 
     def _build_classifier(self) -> None:
-        """Cosines in all subspaces and their weighted sum, as one row for each class."""
+        """Set the class weights: cosines in all subspaces and their weighted sum in one product."""
         full_CKD = synthesise(self.true_CKD, self.task_of_C)
         weights_CK = subspace_weights(self.task_of_C, len(self.bank), self.cross_weight)
         self.rows_CE = (F.normalize(full_CKD, dim=2) * weights_CK[:, :, None]).flatten(1)
@@ -110,10 +110,10 @@ class EASE(Method):
 
 
 def synthesise(true_CKD: Tensor, task_of_C: Tensor) -> Tensor:
-    """Prototypes of every class in every subspace, from those that were measured.
+    """Return prototypes of every class in every subspace, from the measured ones.
 
-    A class of task i was measured in the subspaces 1 .. i. In a later one j it becomes a mean of
-    the classes measured there, those of the tasks j and later; their weights are the softmax of
+    A class of task i was measured in the subspaces 1 .. i. In a later one j it becomes a weighted
+    mean of the classes measured there, those of tasks j and later. The weights are the softmax of
     their cosines with it in its own subspace i, where they were measured too.
     """
     classes, subspaces, _ = true_CKD.shape
@@ -131,6 +131,6 @@ def synthesise(true_CKD: Tensor, task_of_C: Tensor) -> Tensor:
 
 
 def subspace_weights(task_of_C: Tensor, subspaces: int, cross_weight: float) -> Tensor:
-    """[C, K]: 1 for a class's own subspace; the others share ``cross_weight`` equally."""
+    """Return [C, K]: 1 for a class's own subspace; the others share ``cross_weight`` equally."""
     own_CK = F.one_hot(task_of_C, subspaces).bool()
     return torch.where(own_CK, 1.0, cross_weight / max(1, subspaces - 1))

@@ -1,10 +1,10 @@
-"""Finetune: the whole network is trained on each task in turn, and nothing guards the past.
+"""Finetune: the whole network is trained on each task in turn, and nothing protects the past.
 
-The lower bound of every comparison; it has no paper of its own, and `paper` names the comparison
-(Liu et al., arXiv 2601.21341). Public code takes the cross-entropy of a later task over that
-task's own logits, which forgets far less than what the tables of the field print; those fit the
-loss over all seen classes: `local_ce=False`. In both, all rows are in the optimiser, so under the
-local loss the old ones only shrink a little, by weight decay.
+This is the lower bound of every comparison. It has no paper of its own; `paper` names the
+comparison (Liu et al., arXiv 2601.21341). Public code takes the cross-entropy of a later task over
+that task's own logits, which forgets far less than the field's tables print. Those fit the loss
+over all seen classes: `local_ce=False`. With either loss, the optimiser has the weights of all
+classes, so under the local loss those of old classes only shrink a little, by weight decay.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ class Finetune(Method):
     """The whole network and a linear head that grows with the classes.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate of network and head, constant
-        first_weight_decay: of SGD in the first task
-        weight_decay: of SGD in every later task
+        first_weight_decay: weight decay of SGD in the first task
+        weight_decay: weight decay of SGD in every later task
         local_ce: cross-entropy over the task's own classes, not over all seen ones
     """
 
@@ -40,7 +40,7 @@ class Finetune(Method):
     summary = "the whole network trained on each task in turn: the lower bound"
     paper = "https://arxiv.org/abs/2601.21341"
     needs = "whole network"
-    keeps = "the network and a row for each class"
+    keeps = "the network and weights for each class"
 
     epochs: int = 20
     batch_size: int = 128
@@ -58,7 +58,7 @@ class Finetune(Method):
     def learn(self, task: Task) -> dict[str, Any]:
         new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
         rows_CE = nn.Parameter(torch.cat([self.rows_CE, new_CE]))
-        first = task.first if self.local_ce else 0  # of the classes that compete in the loss
+        first = task.first if self.local_ce else 0  # the first class that competes in the loss
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, None, self.network)
@@ -68,7 +68,7 @@ class Finetune(Method):
         schedule = Schedule(self.epochs, self.batch_size, self.lr, weight_decay, decay=constant)
         trained = Group([*self.network.parameters(), rows_CE])
         self.trainer.fit(task, None, loss, [trained], schedule)
-        check_finite(rows_CE, f"the classifier's rows after task {task.number}")
+        check_finite(rows_CE, f"the class weights after task {task.number}")
         self.rows_CE = rows_CE.detach()
         return {}
 

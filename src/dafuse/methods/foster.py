@@ -1,11 +1,11 @@
 """FOSTER: a second network learns what the first one lacks, then both are compressed into one.
 
 Wang et al., "FOSTER: Feature Boosting and Compression for Class-Incremental Learning",
-arXiv 2204.04662. Boosting: the network so far is frozen, a new one, its copy, is trained beside it
-on new and kept images, with one head over both features. Compression: a student is distilled from
-the two, and is the network so far of the next task. Both stages weigh classes by their number of
-images, which public code miscounts. Public tables quote the teacher, both networks; the student is
-what the paper deploys; both are recorded.
+arXiv 2204.04662. Boosting: the old network is frozen, and a copy is trained beside it on new and
+kept images, with one head over both features. Compression: both are distilled into a student, which
+is the old network of the next task. Both stages weigh classes by their number of images, which
+public code miscounts. Public tables quote the teacher (both networks), while the paper deploys the
+student; both are recorded.
 """
 
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ class FOSTER(Method):
     """Feature boosting and compression.
 
     Args:
-        first_epochs: passes over the first task's images
-        epochs: passes of boosting over a later task's images and the kept ones
-        compress_epochs: passes of compression over the same images
+        first_epochs: training epochs over the first task's images
+        epochs: epochs of boosting over a later task's images and the kept ones
+        compress_epochs: epochs of compression over the same images
         batch_size: images in an optimiser step
         lr: learning rate at the start of each training; it falls to zero along a cosine
-        weight_decay: of SGD in the first task and in boosting; compression has none
-        boost_beta: how far boosting weighs rare classes more; 0 not at all
-        compress_beta: the same of compression
-        temperature: by which logits are divided in both distillations
-        exemplars_per_class: images kept of each class, or all where it has fewer
+        weight_decay: weight decay of SGD in the first task and in boosting; compression has none
+        boost_beta: how much more boosting weighs rare classes; 0 not at all
+        compress_beta: the same for compression
+        temperature: temperature of the logits in both distillations
+        exemplars_per_class: images kept of each class, or all if it has fewer
         predict: with both networks (teacher), or with the student, and then only it is kept
     """
 
@@ -50,7 +50,7 @@ class FOSTER(Method):
     summary = "a new network boosts the old one each task, then both are distilled into one"
     paper = "https://arxiv.org/abs/2204.04662"
     needs = "whole network"
-    keeps = "three networks (old, new, student), two rows for each class, some images of each class"
+    keeps = "old, new and student network, class weights of two heads, some images of each class"
     keeps_images = True
     passes = "min(t, 2)"
 
@@ -71,11 +71,11 @@ class FOSTER(Method):
         betas = dict.fromkeys(("boost_beta", "compress_beta"), (0, 0.9999))
         check_ranges(self, compress_epochs=(1, float("inf")), temperature=(0.01, 100), **betas)
         network, device = self.trainer.network, self.trainer.device
-        self.student = network.trainable_copy()  # the one network of the first task, too
+        self.student = network.trainable_copy()  # also the one network of the first task
         self.old = network.trainable_copy().requires_grad_(False)
         self.new = network.trainable_copy()
         self.rows_CE = torch.zeros(0, network.width + 1, device=device)  # the student's head
-        self.teacher_CF = torch.zeros(0, 2 * network.width + 1, device=device)  # over old and new
+        self.teacher_CF = torch.zeros(0, 2 * network.width + 1, device=device)  # over both
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     @property

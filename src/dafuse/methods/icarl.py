@@ -2,10 +2,10 @@
 
 Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", arXiv 1611.07725. The
 whole network learns the new images together with a few kept ones of every old class, chosen by
-herding, while its logits of the old classes are held near those it gave before. The paper predicts
-by the nearest mean of the kept images' features; public tables usually quote the linear head, so
-both are recorded. The paper's losses are binary, one for each class; the field's are softmax
-cross-entropies, and those, which every comparison uses, are ours.
+herding. Distillation keeps its logits of old classes near the earlier ones. The paper predicts by
+the nearest mean of the kept images' features, while public tables usually quote the linear head;
+both are recorded. The paper's losses are binary, one for each class; here, as in every comparison,
+they are softmax cross-entropies.
 """
 
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class ICaRL(Method):
     """Incremental Classifier and Representation Learning.
 
     Args:
-        epochs: passes over the task's images and the kept ones
+        epochs: training epochs over the task's images and the kept ones
         batch_size: images in an optimiser step
         lr: learning rate of network and head, constant
-        first_weight_decay: of SGD in the first task
-        weight_decay: of SGD in every later task
-        temperature: by which logits are divided in the distillation
-        exemplars_per_class: images kept of each class, or all where it has fewer
+        first_weight_decay: weight decay of SGD in the first task
+        weight_decay: weight decay of SGD in every later task
+        temperature: temperature of the logits in the distillation
+        exemplars_per_class: images kept of each class, or all if it has fewer
         predict: by the nearest mean of exemplars (nme) or by the linear head (cnn)
     """
 
@@ -48,7 +48,7 @@ class ICaRL(Method):
     summary = "the whole network with kept images and distillation; nearest mean of exemplars"
     paper = "https://arxiv.org/abs/1611.07725"
     needs = "whole network"
-    keeps = "the network, a row and a mean for each class, some images of each class"
+    keeps = "the network, weights and a mean for each class, some images of each class"
     keeps_images = True
 
     epochs: int = 20
@@ -85,7 +85,7 @@ class ICaRL(Method):
     def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
         feats_BD = self.trainer.encode(images_B3SS, None, self.network)
         scores = {
-            "nme": cosine_logits(feats_BD, self.means_CD, scale=1.0),  # of unit vectors: nearest
+            "nme": cosine_logits(feats_BD, self.means_CD, scale=1.0),  # unit vectors: nearest mean
             "cnn": linear_logits(feats_BD, self.rows_CE),
         }
         return {self.predict: scores[self.predict], **scores}
@@ -94,7 +94,7 @@ class ICaRL(Method):
         return self.memory.images
 
     def _train(self, task: Task, old_CE: Tensor) -> Tensor:
-        """Network and all rows on the new images and the kept ones; the rows."""
+        """Train network and class weights on the new and the kept images; return the weights."""
         new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
         rows_CE = nn.Parameter(torch.cat([old_CE, new_CE]))
 
@@ -118,7 +118,7 @@ class ICaRL(Method):
         return rows_CE.detach()
 
     def _means(self, task: Task) -> Tensor:
-        """Of every class the mean of its exemplars' directions, under the network as it is now."""
+        """Return each class's mean direction of its exemplars under the current network."""
         feats_ND, labels_N = self.trainer.features(self.memory.images, None, self.network)
         means_CD = prototypes(F.normalize(feats_ND, dim=1), labels_N, 0, task.seen)
         return F.normalize(means_CD, dim=1)

@@ -1,9 +1,9 @@
 """Joint training: with every task, all images seen so far are learned together from the start.
 
-The upper bound of a comparison, as nothing can be forgotten; it has no paper of its own, and
-`paper` names the comparison (Liu et al., arXiv 2601.21341). It keeps every image and trains anew
-with each task, at a cost that grows with the square of the tasks: where only the last accuracy is
-wanted, give it all classes as one task.
+This is the upper bound of a comparison, as nothing can be forgotten. It has no paper of its own;
+`paper` names the comparison (Liu et al., arXiv 2601.21341). It keeps every image and trains from
+the start with each task, at a cost that grows with the square of the tasks. If you only want the
+last accuracy, give it all classes as one task.
 """
 
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ class Joint(Method):
 
     Args:
         tune: what is trained: an adapter on the frozen network, or the whole network
-        epochs: passes over all images seen so far, with each task
+        epochs: training epochs over all images seen so far, with each task
         batch_size: images in an optimiser step
-        lr: learning rate at the start; it falls along a cosine. The whole network wants about 1e-3
-        weight_decay: of SGD, on the adapter or network and the head
-        adapter_rank: width of the adapter's bottleneck, where an adapter is trained
+        lr: learning rate at the start; it falls along a cosine. For the whole network use 1e-3
+        weight_decay: weight decay of SGD, on the adapter or network and the head
+        adapter_rank: width of the adapter's bottleneck, if an adapter is trained
     """
 
     name = "joint"
     summary = "all images seen so far, learned together from the start: the upper bound"
     paper = "https://arxiv.org/abs/2601.21341"
-    keeps = "every image, the adapter or the network, and a row for each class"
+    keeps = "every image, the adapter or the network, and weights for each class"
     keeps_images = True
 
     tune: Literal["adapter", "full"] = "adapter"
@@ -71,7 +71,7 @@ class Joint(Method):
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         trained = Group([*self.tuned.parameters(), rows_CE])
         self.trainer.fit(task, self.adapter, loss, [trained], schedule, images=self.memory.images)
-        check_finite(rows_CE, f"the classifier's rows after task {task.number}")
+        check_finite(rows_CE, f"the class weights after task {task.number}")
         self.rows_CE = rows_CE.detach()
         return {"images": len(self.memory.images)}
 

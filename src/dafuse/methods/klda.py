@@ -1,21 +1,21 @@
 """KLDA: a Gaussian kernel by random Fourier features, then LDA with one covariance for all classes.
 
 Momeni, Mazumder and Liu, "Continual Learning Using a Kernel-Based Method Over Foundation Models",
-arXiv 2412.15571. The last CLS token, as it is, goes through random cosines whose products tend to
-the kernel exp(-γ |x - y|²). There each class has a mean, and all have one scatter about them; an
-image is of the class whose mean is nearest under the scatter. Sums again: exact in any order.
+arXiv 2412.15571. The last CLS token goes through random cosines whose products approximate the
+kernel exp(-γ |x - y|²). In that space each class has a mean, and all share one scatter about the
+means; an image belongs to the class whose mean is nearest under the scatter. These are sums too:
+exact in any order.
 
 As in the paper: 5,000 cosines, nothing trained, and no prior (every class weighs the same).
 
-Where the authors set a number for each network, a rule is needed here. γ is 10⁻⁴ for DINOv2 and
-10⁻² for MoCo-v3 in their later code (that of AnaCP). By default it is 1 / (8 Σ w²), with the
-weights w of the network's last LayerNorm: a feature is about as long as w, and the kernel's
-standard deviation is twice that length. It needs no data; its factor was picked on training images
-of CIFAR-100 with the embedded network (50 classes of 45). That code adds 10⁻³ or 10⁻⁴ to the
-diagonal of the scatter, summed over images; by default the penalty is chosen by leave-one-out
-instead, as a constant that suits few images does not suit many. Whether the runs
-of the paper had a penalty is not known here. KLDA-E, the mean of several such classifiers, is left
-out.
+The authors set two numbers for each network; here rules do. γ is 10⁻⁴ for DINOv2 and 10⁻² for
+MoCo-v3 in their later code (that of AnaCP). By default it is 1 / (8 Σ w²), with the weights w of
+the network's last LayerNorm: a feature is about as long as w, and the kernel's std is twice that
+length. This needs no data; the factor was chosen on training images of CIFAR-100 with the embedded
+network (50 classes of 45 images). That code also adds 10⁻³ or 10⁻⁴ to the diagonal of the scatter,
+summed over images. By default the penalty is chosen by leave-one-out instead, because a constant
+that suits few images does not suit many. We do not know whether the paper's runs had a penalty.
+KLDA-E, the mean of several such classifiers, is not included.
 """
 
 import math
@@ -45,15 +45,15 @@ class KLDA(Method):
 
     Args:
         width: random cosines; memory grows with its square
-        gamma: of the kernel exp(-gamma |x - y|^2); null: by the network's last norm
+        gamma: gamma of the kernel exp(-gamma |x - y|^2); null: from the network's last norm
         penalty: added to the diagonal of the summed scatter; null: chosen by leave-one-out
-        precision: of the sums between lessons
+        precision: precision of the sums between lessons
     """
 
     name = "klda"
     summary = "KLDA: LDA on random Fourier features of a Gaussian kernel; trains nothing"
     paper = "https://arxiv.org/abs/2412.15571"
-    keeps = "a count, a mean and a row for each class, one scatter for all (50 MB by default)"
+    keeps = "a count, a mean and weights for each class, one scatter for all (50 MB by default)"
     observes = True
     depths: ClassVar[Depths] = "last"
     attached: ClassVar[None] = None  # nothing is trained
@@ -82,7 +82,7 @@ class KLDA(Method):
     def teach(
         self, task: Task, images: ImageSet, tried: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Add images of known and new classes, and solve; those at the rows `tried` choose how."""
+        """Add images of known and new classes and solve; images at `tried` choose the penalty."""
         feats_ND, labels_N = self.trainer.features(images, attached=None)
         check_finite(feats_ND, f"the features of task {task.number}")
         with self.trainer.phase("solve"):
@@ -96,11 +96,11 @@ class KLDA(Method):
 
     @property
     def tried(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and scores of the last images that were left out."""
+        """Labels and leave-one-out scores of the last images that were left out in turn."""
         return self.solved.tried[0], self.solved.tried_scores_NC
 
     def hidden(self, feats_ND: Tensor) -> Tensor:
-        """What the classifier is linear in."""
+        """Return the features that the classifier is linear in."""
         return self.lift(feats_ND)
 
     def drop(self, remaining: Sequence[int]) -> None:
@@ -110,7 +110,7 @@ class KLDA(Method):
         self.solved.merge(other.solved, numbers)
 
     def load_network(self, state: dict[str, Tensor]) -> None:
-        """Nothing: hidden features follow from the seed."""
+        """Load nothing: hidden features follow from the seed."""
 
     def state(self) -> dict[str, Tensor]:
         return self.solved.state()

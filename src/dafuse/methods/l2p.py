@@ -2,11 +2,11 @@
 
 Wang et al., "Learning to Prompt for Continual Learning", arXiv 2112.08654. The image's feature
 under the bare network is the query. The prompts whose keys are nearest to it become extra tokens,
-and the keys move towards the queries that chose them. All tasks share the pool.
+and training moves the keys towards the queries that chose them. All tasks share the pool.
 
-Public code lets a batch vote for the prompts that all its images then use, also when it predicts.
-With test images sorted by class this tells the network about its neighbours, so it is not offered:
-here every image chooses for itself.
+Public code lets a batch vote for the prompts that all its images then use, also at test time. If
+test images are sorted by class, this tells the network about an image's neighbours. So here every
+image chooses for itself, without an option.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ class L2P(Method):
     """A shared pool of prompts with keys, and a linear head over the prompts' outputs.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
-        lr: learning rate of Adam, the same throughout
-        weight_decay: of Adam, on what it trains: prompts, keys and the new rows
+        lr: learning rate of Adam, constant
+        weight_decay: weight decay of Adam, on prompts, keys and the new class weights
         pool_size: prompts in the pool
         prompt_length: tokens of a prompt
         prompts_per_image: prompts that an image chooses
-        key_weight: of the loss's second term, which pulls the chosen keys towards the query
+        key_weight: weight of the loss's second term, which pulls chosen keys to the query
     """
 
     name = "l2p"
     summary = "frozen network, a shared pool of prompts, each image chooses its own by their keys"
     paper = "https://arxiv.org/abs/2112.08654"
     needs = "prompts"
-    keeps = "the pool of prompts and keys, a row for each class"
+    keeps = "the pool of prompts and keys, weights for each class"
     passes = "2"
 
     epochs: int = 5
@@ -69,12 +69,12 @@ class L2P(Method):
         self.prompts_MPD = nn.Parameter(prompts_MPD.to(device))
         self.keys_MD = nn.Parameter(keys_MD.to(device))
         network = self.trainer.network
-        assert isinstance(network, ViT)  # which alone take the prompts that it needs
+        assert isinstance(network, ViT)  # only a ViT takes prompts
         self.attached = PromptTokens(network).to(device).eval()
         self.rows_CE = torch.zeros(0, width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
-        # alone: the loss is over the task's own classes, so the older rows would not move
+        # new classes only: the loss is over the task's own, so older weights would not move
         new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
         uses_M = torch.zeros(self.pool_size, device=self.trainer.device)
 
@@ -90,7 +90,7 @@ class L2P(Method):
         schedule = Schedule(*settings, optimiser="adam", decay=constant)
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
         self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
-        return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often few prompts do it all
+        return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often a few take all
 
     @property
     def least_classes(self) -> int:
@@ -101,7 +101,7 @@ class L2P(Method):
         return linear_logits(self._encode(images_B3SS, chosen_Bk), self.rows_CE)
 
     def _choose(self, images_B3SS: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and positions of the keys nearest to each image's query."""
+        """Return cosines and indices of the keys nearest to each image's query."""
         with torch.no_grad():
             query_BD = self.trainer.encode(images_B3SS, None)
         nearness_BM = cosine_logits(query_BD, self.keys_MD, scale=1.0)
@@ -109,7 +109,7 @@ class L2P(Method):
         return nearness_Bk, chosen_Bk
 
     def _encode(self, images_B3SS: Tensor, chosen_Bk: Tensor) -> Tensor:
-        """Features under the chosen prompts: the mean of the prompts' own outputs."""
+        """Return features under the chosen prompts: the mean of the prompts' own outputs."""
         prompts_BPD = self.prompts_MPD[chosen_Bk].flatten(1, 2)
         return self.trainer.encode(images_B3SS, self.attached.give(prompts_BPD))
 

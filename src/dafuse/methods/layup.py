@@ -2,19 +2,19 @@
 
 Ahrens et al., "Read Between the Layers: Leveraging Multi-Layer Representations for Rehearsal-Free
 Continual Learning with Pre-Trained Models", arXiv 2312.08888. The CLS tokens of the last k blocks
-lie side by side in one feature. Its second moments, summed over tasks, decorrelate the class
+are concatenated to one feature. Its second moments, summed over tasks, decorrelate the class
 prototypes: W = (G + λI)⁻¹ Q, which is ridge regression to one-hot targets without an intercept.
 
-As in the paper and the authors' code: k = 6, no random projection, plain linear scores, and a λ
-chosen in each task among the authors' values by the mean accuracy on four stratified folds of the
+As in the paper and the authors' code: k = 6, no random projection, plain linear scores. In each
+task λ is chosen among the authors' values by the mean accuracy on four stratified folds of the
 task's images, with the sums of the earlier tasks in every fit.
 
-Deviations. The authors take the CLS tokens as the blocks put them out, without a norm; here they
-are those of `backbones.depths`, each block's normalised, so that no block outweighs the others (λ
-is on another scale then). The adaptation of the first task (`tune: first`) is APER's, by SGD; the
+Deviations. The authors take the CLS tokens as the blocks put them out, without a norm. Here each
+block's are normalised (`backbones.depths`), so that no block outweighs the others, which also
+changes the scale of λ. The adaptation to the first task (`tune: first`) is APER's, by SGD. The
 authors' is by AdamW, their code stops it by accuracy on the test images, and for some data sets it
-trains scale-and-shift layers or prompts. G is kept in float64, where the authors have float32. How
-the authors choose λ on a stream without tasks is not known here: it is `usual_penalty`.
+trains scale-and-shift layers or prompts. G is in float64, while the authors have float32. We do not
+know how the authors choose λ on a stream without tasks; here it is `usual_penalty`.
 """
 
 import math
@@ -42,7 +42,7 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 
 FOLDS = 4
-PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # the first of equals is taken
+PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # of equal ones, the first wins
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,13 +50,13 @@ class LayUP(Method):
     """Ridge regression on CLS tokens of several blocks.
 
     Args:
-        blocks: how many of the last blocks are read; all of a network that has fewer
+        blocks: number of last blocks to read; all, if the network has fewer
         penalty: added to the diagonal of the Gram matrix; null: chosen in each task
         tune: train nothing, or an adapter in the first task, then frozen
-        epochs: passes over the first task's images, where an adapter is trained
+        epochs: training epochs over the first task's images, if an adapter is trained
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of the adapter's bottleneck
     """
 
@@ -64,8 +64,8 @@ class LayUP(Method):
     summary = "LayUP: ridge regression on the CLS tokens of the last blocks; trains nothing"
     paper = "https://arxiv.org/abs/2312.08888"
     keeps = (
-        "the Gram matrix of several blocks' features, a moment and a row for each class; the "
-        "first task's adapter where tuned"
+        "the Gram matrix of several blocks' features, a moment and weights for each class; the "
+        "first task's adapter if trained"
     )
     trains_once = True
     observes = True
@@ -91,9 +91,9 @@ class LayUP(Method):
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.gram_MM = exact(torch.zeros(wide, wide, device=device))
         self.moments_CM = self.gram_MM[:0]
-        self.count = 0  # of images in the sums
+        self.count = 0  # number of images in the sums
         self.rows_CM = torch.zeros(0, wide, device=device)
-        self._solved = True  # the rows are those of the sums
+        self._solved = True  # whether the class weights are up to date with the sums
         self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, left out
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -102,9 +102,9 @@ class LayUP(Method):
     def teach(
         self, task: Task, images: ImageSet, tried: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Train on the task where it is time, add images of known and new classes, solve.
+        """Train an adapter if it is time, add images of known and new classes, and solve.
 
-        Those at the rows `tried` are then scored as if they had not been taught.
+        Images at the indices `tried` are then scored as if they had not been taught.
         """
         if task.number == 1 and self.tune == "first":
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
@@ -123,7 +123,7 @@ class LayUP(Method):
         return {"penalty_chosen": chosen, "penalty": penalty}
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
-        """Add a batch to the sums; the rows follow when they are asked for."""
+        """Add a batch to the sums; the classifier is solved when scores are next asked for."""
         feats_BM = self._features(images_B3SS)
         check_finite(feats_BM, "the features of a batch")
         self._add(feats_BM, labels_B)
@@ -139,13 +139,13 @@ class LayUP(Method):
         return self._features(images_B3SS) @ self.rows_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Know these classes alone; the rows of ridge regression do not depend on each other."""
+        """Keep these classes only; in ridge regression the weights of classes are independent."""
         self._solve_if_needed()
         rows = list(remaining)
         self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
 
     def merge(self, other: "LayUP", numbers: Sequence[int]) -> None:
-        """Know what another was taught, too, whose class i is here ``numbers[i]``."""
+        """Take up all that another classifier knows; its class i is ``numbers[i]`` here."""
         classes = max(len(self.moments_CM), max(numbers, default=-1) + 1)
         moments_CM = self.gram_MM.new_zeros(classes, len(self.gram_MM))
         moments_CM[: len(self.moments_CM)] = self.moments_CM
@@ -162,11 +162,11 @@ class LayUP(Method):
         return self.hidden(self.trainer.encode(images_B3SS, self.attached, depths=self.depths))
 
     def hidden(self, feats_NF: Tensor) -> Tensor:
-        """What the classifier is linear in."""
+        """Return the features that the classifier is linear in."""
         return feats_NF[:, self.columns]
 
     def _with(self, feats_NM: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums G and Q if these images were in them, too."""
+        """Return the sums G and Q with these images added."""
         classes = max(len(self.moments_CM), int(labels_N.max()) + 1)
         gram_MM, moments_CM = statistics(feats_NM, F.one_hot(labels_N, classes))
         moments_CM[: len(self.moments_CM)] += self.moments_CM
@@ -177,9 +177,9 @@ class LayUP(Method):
         self.count += len(feats_NM)
 
     def _tried(self, feats_NM: Tensor, labels_N: Tensor) -> float | None:
-        """The penalty of the best mean accuracy over folds; nothing where images are too few."""
+        """Return the penalty of the best mean accuracy over folds; None if images are too few."""
         hot_NC = F.one_hot(labels_N)
-        within_N = (hot_NC.cumsum(0) * hot_NC).sum(1) - 1  # the image's place within its class
+        within_N = (hot_NC.cumsum(0) * hot_NC).sum(1) - 1  # the image's number within its class
         accuracy = dict.fromkeys(PENALTIES, 0.0)
         folds = [(within_N % FOLDS) == fold for fold in range(FOLDS)]
         for held_N in (held_N for held_N in folds if held_N.any() and not held_N.all()):
@@ -193,18 +193,18 @@ class LayUP(Method):
         return max(PENALTIES, key=accuracy.__getitem__) if any(accuracy.values()) else None
 
     def _solve(self, penalty: float | None) -> float:
-        """Rows of the sums at this penalty, or at the usual one; the penalty that was used."""
+        """Solve the class weights at this penalty, or at the usual one; return the penalty used."""
         if penalty is None:
             usual = usual_penalty("ridge", self.count, len(self.gram_MM))
             penalty = usual * float(self.gram_MM.diagonal().mean())
         penalty = max(penalty, rounding_floor(self.gram_MM, torch.float64))
         self.rows_CM = solve(self.gram_MM, self.moments_CM, penalty).to(self.rows_CM)
-        check_finite(self.rows_CM, "the classifier's rows")
+        check_finite(self.rows_CM, "the class weights")
         self._solved = True
         return penalty
 
     def _solve_if_needed(self) -> None:
-        """After batches that were observed; with no image at hand to try penalties on."""
+        """Solve after observed batches, when no images are at hand to try penalties on."""
         if not self._solved:
             self._solve(self.penalty)
 
@@ -219,7 +219,7 @@ class LayUP(Method):
         }
 
     def load_network(self, state: dict[str, Tensor]) -> None:
-        """What gives hidden features, and no more."""
+        """Load only what hidden features depend on."""
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
 

@@ -1,16 +1,16 @@
 """lift: sums of features over images, solved exactly. Nothing has to be trained.
 
-An image passes once through the frozen network, and features of many blocks are read. Of these only
-sums are kept: a count and a mean of each class, and the scatter about the means. A ridge regression
-follows from them in closed form at any time, so the order of lessons does not matter, a class may
-come back, and there need not be any tasks. Its penalty is chosen by leaving out images of the
-lesson in turn, at no cost but a few products.
+An image passes once through the frozen network, and features of many blocks are read. Only sums of
+them are kept: a count and a mean for each class, and the scatter about the means. A ridge
+regression is solved from them in closed form at any time. So the order of lessons does not matter,
+a class may come back, and no tasks are needed. The penalty is chosen by leave-one-out over the
+lesson's images, at the cost of a few products.
 
-What it owes to whom: ridge regression on sums over tasks to ACIL (arXiv 2205.14922) and RanPAC
-(2307.02251), features of several blocks to LayUP (2312.08888), the adapter of the first task to
-APER (2303.07338), adapters trained from their running mean to DAF (2601.21341). Mean and standard
-deviation of the patch tokens of each block, weights that fall with depth, a balanced regression
-with exact leave-one-out, and sums that rest as a factor in half precision are its own.
+Origins: ridge regression on sums over tasks is from ACIL (arXiv 2205.14922) and RanPAC
+(2307.02251), features of several blocks from LayUP (2312.08888), the adapter of the first task from
+APER (2303.07338), and adapters trained from their running mean from DAF (2601.21341). Its own are
+mean and std of the patch tokens of each block, weights that fall with depth, a balanced regression
+with exact leave-one-out, and sums stored as a factor in half precision.
 """
 
 import math
@@ -45,29 +45,29 @@ class LIFT(Method):
     """A closed-form classifier on features of many blocks.
 
     Args:
-        features: what is read of the network: the last CLS token; the last three and the mean of
-            the patches; every CLS token and the mean of the patches; or CLS token, mean and
-            standard deviation of the patches of the last three quarters of the blocks
-        width: random columns beside the features (0: linear); memory grows with the square of all
+        features: what to read of the network: the last CLS token; the last three and the mean of
+            the patches; every CLS token and the mean of the patches; or CLS token, mean and std
+            of the patches in the last three quarters of the blocks
+        width: random columns beside the features (0: linear); memory grows with the total squared
         head: ridge regression, LDA, or what leave-one-out finds better, nearest mean included
         penalty: share of the mean diagonal; null: chosen by leave-one-out in each lesson
         tune: train nothing; an adapter in the first task, then frozen; or one in each of the first
-            `tune_tasks` tasks, from the running mean of those before, which is what is used
-        tune_tasks: tasks that train an adapter, with `tune: each`
+            `tune_tasks` tasks, from the mean of those before: the mean of all is used
+        tune_tasks: number of tasks that train an adapter, with `tune: each`
         keep: one scatter for all classes, or a record of each class
         rank: directions of a class's record, with `keep: classwise`
-        precision: of the sums between lessons
-        epochs: passes over a task's images, where an adapter is trained
+        precision: precision of the sums between lessons
+        epochs: training epochs over a task's images, if an adapter is trained
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of the adapter's bottleneck
     """
 
     name = "lift"
     summary = "sums of features of many blocks, solved in closed form; trains nothing by default"
-    paper = "https://arxiv.org/abs/2307.02251"  # RanPAC, its nearest relative: it has none itself
-    keeps = "a count, a mean and a row for each class, one scatter for all; adapters where tuned"
+    paper = "https://arxiv.org/abs/2307.02251"  # of RanPAC, its nearest relative: it has none
+    keeps = "a count, a mean and weights for each class, one scatter for all; adapters if trained"
     trains_once = True
     observes = True
 
@@ -110,13 +110,13 @@ class LIFT(Method):
     def teach(
         self, task: Task, images: ImageSet, tried: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Train on the task where it is time, add images of known and new classes, solve.
+        """Train an adapter if it is time, add images of known and new classes, and solve.
 
-        Those at the rows `tried` choose the penalty; by default all that can be left out.
+        Images at the indices `tried` choose the penalty; by default all that can be left out do.
         """
         before_NF = None
         if self._trains(task):
-            if task.number > 1:  # then the sums must follow
+            if task.number > 1:  # the sums of earlier tasks must move along
                 before_NF, _ = self._features(images)
             self._train(task)
         feats_NF, labels_N = self._features(images)
@@ -125,7 +125,7 @@ class LIFT(Method):
             return self.solved.learn(feats_NF, labels_N, before_NF, tried)
 
     def observe(self, images_B3SS: Tensor, labels_B: Tensor) -> None:
-        """Add a batch to the sums; the classifier follows when it is asked for."""
+        """Add a batch to the sums; the classifier is solved when scores are next asked for."""
         self.solved.observe(self._encoded(images_B3SS), labels_B)
 
     @classmethod
@@ -142,23 +142,23 @@ class LIFT(Method):
 
     @property
     def tried(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and scores of the last images that were left out."""
+        """Labels and leave-one-out scores of the last images that were left out in turn."""
         return self.solved.tried[0], self.solved.tried_scores_NC
 
     def hidden(self, feats_NF: Tensor) -> Tensor:
-        """What the classifier is linear in."""
+        """Return the features that the classifier is linear in."""
         return self.lift(feats_NF)
 
     def drop(self, remaining: Sequence[int]) -> None:
         self.solved.drop(remaining)
 
     def _trains(self, task: Task) -> bool:
-        """Whether an adapter is trained now; one class alone has nothing to be told apart from."""
+        """Tell whether this task trains an adapter; one class alone cannot train one."""
         last = {"none": 0, "first": 1, "each": self.tune_tasks}[self.tune]
         return task.number <= last and task.size > 1
 
     def _train(self, task: Task) -> None:
-        """Train an adapter; that in use is the mean of those trained so far."""
+        """Train an adapter, and use the mean of all trained so far."""
         mean = self.adapter.tensors()
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         fit_with_proxy(self.trainer, task, self.adapter, schedule)
@@ -179,7 +179,7 @@ class LIFT(Method):
         return {**adapter, **self.solved.state()}
 
     def load_network(self, state: dict[str, Tensor]) -> None:
-        """What gives hidden features, and no more."""
+        """Load only what hidden features depend on."""
         if self.tune != "none":
             self.adapter.set(unpacked(state, "modules/adapter"))
 

@@ -1,4 +1,4 @@
-"""What `lift` is made of, for a benchmark run and for lessons alike. No torch here."""
+"""The parts of `lift` that benchmark runs and lessons share. No torch here."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from dafuse.backbones.network import Network
 
 Head = Literal["ridge", "lda", "auto"]
-MOST_COLUMNS = 100_000  # random ones, whose scatter takes 40 GB
+MOST_COLUMNS = 100_000  # max random columns; their scatter takes 40 GB
 
 
 def lift_of(
     network: "Backbone | Network", features: Depths, width: int, seed: int, like: Array
 ) -> Lift:
-    """The map from what is read of a network to what the sums are of."""
+    """Return the map from a network's features to the hidden features that are summed."""
     parts = network.parts(features)
     widths = [part.width for part in parts]
     weights_F = depth_weights([part.level for part in parts], widths, network.depth)
@@ -30,5 +30,5 @@ def lift_of(
 
 
 def kinds_of(head: Head) -> tuple[Kind, ...]:
-    """The kinds of heads that are tried."""
+    """Return the kinds of heads to try."""
     return KINDS if head == "auto" else (head,)

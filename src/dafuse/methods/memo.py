@@ -1,10 +1,10 @@
 """MEMO: one shared trunk, and a last block of its own for each task.
 
 Zhou et al., "A Model or 603 Exemplars: Towards Memory-Efficient Class-Incremental Learning",
-arXiv 2205.13218. Shallow blocks learn much the same in every task, so only the last block is
-added anew: the first task trains trunk and tail, later ones a new tail on the frozen trunk. The
-features of all tails, side by side, go to one linear head. Some images of each class are kept, by
-herding. The paper splits a ResNet; as in public code, the ViT is split before its last block.
+arXiv 2205.13218. Shallow blocks learn much the same in every task, so only the last block is added
+for each: the first task trains trunk and tail, later ones train a new tail on the frozen trunk. The
+concatenated features of all tails go to one linear head. Some images of each class are kept, by
+herding. The paper splits a ResNet; here, as in public code, a ViT is split before its last block.
 """
 
 from dataclasses import dataclass
@@ -33,22 +33,22 @@ class MEMO(Method):
     """Memory-efficient Expandable Model.
 
     Args:
-        first_epochs: passes over the first task's images, which train the trunk too
-        epochs: passes over a later task's images and the kept ones
+        first_epochs: training epochs over the first task's images, for the trunk too
+        epochs: training epochs over a later task's images and the kept ones
         batch_size: images in an optimiser step
         lr: learning rate at the start of each task; it falls to zero along a cosine
-        weight_decay: of SGD, on what is trained
-        auxiliary_weight: of the loss by which a new tail tells the new classes from all old ones
-        exemplars_per_class: images kept of each class, or all where it has fewer
+        weight_decay: weight decay of SGD
+        auxiliary_weight: weight of the loss by which a new tail tells new classes from all old ones
+        exemplars_per_class: images kept of each class, or all if it has fewer
     """
 
     name = "memo"
     summary = "a trunk trained once, then a new last block each task; one head over all of them"
     paper = "https://arxiv.org/abs/2205.13218"
     needs = "last block"
-    keeps = "the trunk, a last block for each task, a row for each class, some images of each class"
+    keeps = "the trunk, a last block for each task, class weights, some images of each class"
     keeps_images = True
-    passes = "1"  # of the trunk, and of t last blocks, of which only the CLS token is computed
+    passes = "1"  # through the trunk; the t last blocks only compute the CLS token
 
     first_epochs: int = 10
     epochs: int = 20
@@ -62,16 +62,16 @@ class MEMO(Method):
         super().__post_init__()
         check_ranges(self, auxiliary_weight=(0, float("inf")))
         network = self.trainer.network
-        assert isinstance(network, ViT)  # which alone have the last block that it needs
-        self.trunk, self.tail = split(network)  # of the tails, the one that is trained
+        assert isinstance(network, ViT)  # only a ViT can be split before its last block
+        self.trunk, self.tail = split(network)  # the tail that is trained
         self.all_tokens = AllTokens()
         self.tails = TailBank(self.tail)
-        self.rows_CE = torch.zeros(0, 1, device=self.trainer.device)  # a bias, no features yet
+        self.rows_CE = torch.zeros(0, 1, device=self.trainer.device)  # only biases: no features yet
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.rows_CE = self._train_first(task) if task.number == 1 else self._train_tail(task)
-        self.tails.append(self.tail)  # from whose values the next task's tail starts
+        self.tails.append(self.tail)  # the next task's tail starts from its values
         feats_NKD, _ = self.trainer.features(task.train, self.tails, self.trunk)
         check_finite(feats_NKD, f"the features after task {task.number}")
         self.memory.add(herded(task.train, feats_NKD.flatten(1), self.exemplars_per_class))
@@ -85,7 +85,7 @@ class MEMO(Method):
         return self.memory.images
 
     def _train_first(self, task: Task) -> Tensor:
-        """Trunk, tail and head together; the head's rows."""
+        """Train trunk, tail and head together; return the class weights."""
         rows_CE = self._grown_head(task)
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -98,12 +98,12 @@ class MEMO(Method):
         return rows_CE.detach()
 
     def _train_tail(self, task: Task) -> Tensor:
-        """A new tail and the head, on the frozen trunk beside the frozen tails; the head's rows."""
+        """Train a new tail beside the frozen trunk and tails, and the head; return its weights."""
         rows_CE = self._grown_head(task)
         start_AE = start_rows(
             self.trainer, f"{task.index}/auxiliary", task.size + 1, maker=kaiming_rows
         )
-        auxiliary_AE = nn.Parameter(start_AE)  # row 0 is for all old classes
+        auxiliary_AE = nn.Parameter(start_AE)  # index 0 is for all old classes
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             with torch.no_grad():
@@ -127,7 +127,7 @@ class MEMO(Method):
             return self.tail(tokens_BND).float()
 
     def _grown_head(self, task: Task) -> nn.Parameter:
-        """Rows over the features of all tails and the new one, the old ones as they were."""
+        """Extend the head to the new tail's features and the new classes; old weights stay."""
         width = task.number * self.trainer.network.width
         start_CE = start_rows(self.trainer, task.index, task.seen, width, kaiming_rows)
         return nn.Parameter(grown_rows(start_CE, self.rows_CE))

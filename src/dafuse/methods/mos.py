@@ -1,14 +1,14 @@
 """MOS: task adapters that are kept near each other, and a prediction that looks for the right one.
 
 Sun et al., "MOS: Model Surgery for Pre-Trained Model-Based Class-Incremental Learning",
-arXiv 2412.09441. One adapter learns on from task to task; after every optimiser step it is pulled
-towards the mean of the stored ones. A prediction starts with the task that prototypes suggest and
-corrects itself: classify, go to the adapter of the predicted class, classify again.
+arXiv 2412.09441. One adapter goes on training from task to task; after every optimiser step it is
+pulled towards the mean of the stored ones. A prediction starts with the task that prototypes
+suggest and corrects itself: classify, take the adapter of the predicted class, classify again.
 
 The released code merges once for each layer of each forward pass, thirteen times a step, and also
-at test time, where every batch moves the stored adapters. Here, as the paper says, it happens once
-a step, and predicting changes nothing. The prototypes are measured without dropout. The head's rows
-grow with the tasks; those of old classes are left alone, by weight decay as well.
+at test time, where every batch moves the stored adapters. Here, as in the paper, it merges once a
+step, and predicting changes nothing. Prototypes are measured without dropout. The head grows with
+the tasks, and nothing changes the weights of old classes, not even weight decay.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
 
-ORTH_TEMPERATURE = 0.8  # of the similarities in `apart`
-HEAD_RATE = 0.1  # the head learns at this part of the adapter's rate
+ORTH_TEMPERATURE = 0.8  # temperature of the similarities in `apart`
+HEAD_RATE = 0.1  # the head's learning rate as a factor of the adapter's
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,17 +40,17 @@ class MOS(Method):
     """Model Surgery: adapter merging, and self-refined retrieval of adapters.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate of the adapter at the start of each task; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head, also in the alignment
+        weight_decay: weight decay of SGD, on the adapter and the head, also in the alignment
         adapter_rank: width of each adapter's bottleneck
         merge: how far each step pulls the adapter towards the mean of the stored ones
         orth: weight of the loss that keeps features and class means apart
-        rounds: at most so many times a prediction changes to another task's adapter
-        memory: what is kept of a class's covariance
-        align_epochs: passes of classifier alignment; 0 turns it off
-        align_samples: features drawn for each class in each pass
+        rounds: max changes of a prediction to another task's adapter
+        memory: the form in which a class's covariance is kept
+        align_epochs: epochs of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each epoch
         align_lr: learning rate of the alignment
     """
 
@@ -58,7 +58,7 @@ class MOS(Method):
     summary = "merged task adapters; predictions refine their choice of adapter"
     paper = "https://arxiv.org/abs/2412.09441"
     needs = "adapters"
-    keeps = "the adapter of each task, a Gaussian, a row and a prototype for each class"
+    keeps = "the adapter of each task, a Gaussian, weights and a prototype for each class"
     passes = "t"
 
     epochs: int = 20
@@ -99,7 +99,7 @@ class MOS(Method):
         return {}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        """Two probabilities of each class, added up."""
+        """Return the sum of two probabilities for each class."""
         feats_BKD = self.trainer.encode(images_B3SS, self.bank)
         nearest_BC = cosine_logits(feats_BKD[:, 0], self.prototypes_CD, scale=len(self.bank))
         task_B = self.task_of_C[nearest_BC.argmax(1)]
@@ -113,7 +113,7 @@ class MOS(Method):
         return len(self.bank)
 
     def _train(self, task: Task) -> None:
-        """Train the adapter from where the last task left it, with rows for the new classes."""
+        """Train the adapter on from its values after the last task, and new class weights."""
         if len(self.bank):
             self.adapter.set(self.bank[-1])
         weights_CD = start_rows(self.trainer, task.index, task.size, maker=uniform_rows)
@@ -171,10 +171,10 @@ class MOS(Method):
 
 
 def apart(vectors_MD: Tensor) -> Tensor:
-    """Cross-entropy of each vector being most similar to itself, among all of them.
+    """Return the cross-entropy of each vector being most similar to itself, among all of them.
 
-    Not in the paper but in its code. The vectors are as long as features are, so that it is nearly
-    zero with the networks of the field.
+    This is in the authors' code, not in the paper. The vectors are as long as features, so it is
+    nearly zero with the field's networks.
     """
     similar_MM = vectors_MD @ vectors_MD.T / ORTH_TEMPERATURE
     return F.cross_entropy(similar_MM, torch.arange(len(vectors_MD), device=vectors_MD.device))
@@ -183,9 +183,9 @@ def apart(vectors_MD: Tensor) -> Tensor:
 def refine(
     task_B: Tensor, feats_BKD: Tensor, rows_CE: Tensor, task_of_C: Tensor, rounds: int
 ) -> Tensor:
-    """The task each image ends at: that of the class predicted under its adapter, and again.
+    """Return each image's final task: that of the class predicted under its adapter, repeatedly.
 
-    An image whose task no longer changes stays there by itself.
+    Once an image's task no longer changes, the image stays there.
     """
     next_BK = task_of_C[linear_logits(feats_BKD, rows_CE).argmax(2)]
     for _ in range(rounds):

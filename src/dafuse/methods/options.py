@@ -1,4 +1,4 @@
-"""Checks of a method's options that hold wherever they come from: command line, recipe, Python."""
+"""Checks of a method's options, wherever they come from: command line, recipe, Python."""
 
 import math
 from dataclasses import fields
@@ -8,7 +8,7 @@ from dafuse.errors import DafuseError
 
 
 def check_choices(method: Any) -> None:
-    """Every field that is a choice holds one of its choices."""
+    """Refuse values of choice fields that are not among the choices."""
     hints = get_type_hints(type(method))
     for field in fields(method):
         choices = get_args(hints[field.name]) if get_origin(hints[field.name]) is Literal else ()
@@ -19,7 +19,7 @@ def check_choices(method: Any) -> None:
 
 
 def check_types(method: type, options: dict[str, Any]) -> None:
-    """Every option is of the type that its field has; choices are checked elsewhere."""
+    """Refuse options whose type is not that of the field; choices are checked elsewhere."""
     hints = get_type_hints(method)
     for name, value in options.items():
         hint = hints[name]
@@ -34,7 +34,7 @@ def check_types(method: type, options: dict[str, Any]) -> None:
             raise DafuseError(f"method.{name} must be {' or '.join(named)}, not {value!r}")
 
 
-# least and greatest value of options, whichever method has them
+# min and max of options, for every method that has them
 RANGES = {
     **dict.fromkeys(("epochs", "first_epochs", "batch_size"), (1, math.inf)),
     **dict.fromkeys(("lr", "weight_decay", "align_epochs", "align_lr"), (0, math.inf)),
@@ -47,11 +47,11 @@ RANGES = {
 
 
 def check_ranges(method: Any, **more: tuple[float, float]) -> None:
-    """Every option that is a number lies between its least and its greatest value; null does."""
+    """Refuse numbers outside their range; null is allowed."""
     own = {field.name for field in fields(method)}
     known = {name: limits for name, limits in RANGES.items() if name in own}
-    for name, (least, most) in {**known, **more}.items():
+    for name, (low, high) in {**known, **more}.items():
         value = getattr(method, name)
-        if value is not None and not least <= value <= most:
-            upper = "" if math.isinf(most) else f" and at most {most:g}"
-            raise DafuseError(f"method.{name} must be at least {least:g}{upper}, not {value!r}")
+        if value is not None and not low <= value <= high:
+            upper = "" if math.isinf(high) else f" and at most {high:g}"
+            raise DafuseError(f"method.{name} must be at least {low:g}{upper}, not {value!r}")

@@ -1,13 +1,13 @@
 """RanPAC: ridge regression on randomly projected features, exact over all tasks.
 
 McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for Continual Learning",
-arXiv 2307.02251. An adapter is trained on the first task only. Features then go through a fixed
-random matrix and a ReLU to many more dimensions, where second moments summed over the
-tasks give the very classifier that ridge regression on all images at once would give.
+arXiv 2307.02251. An adapter is trained on the first task only. A fixed random matrix and a ReLU
+then map features to many more dimensions. Their second moments, summed over tasks, give exactly the
+ridge regression classifier of all images at once.
 
-Logits are the plain linear map, as in the paper; a widely used port normalises the rows, which is
-another classifier. The adapter is used for every data set; the authors' code has scale-and-shift
-layers or prompts for some.
+Logits are the plain linear map, as in the paper; a widely used port normalises the class weights,
+which is another classifier. The adapter is used for every data set; the authors' code has
+scale-and-shift layers or prompts for some.
 """
 
 import math
@@ -34,7 +34,7 @@ from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy
 from dafuse.seeds import torch_generator
 
-FITTED = 0.8  # share of a task's images that penalties are tried on; the others judge them
+FITTED = 0.8  # share of a task's images to fit each penalty on; the rest judge it
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,10 +42,10 @@ class RanPAC(Method):
     """Random projection and ridge regression on features adapted to the first task.
 
     Args:
-        epochs: passes over the first task's images
+        epochs: training epochs over the first task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head it is trained with
+        weight_decay: weight decay of SGD, on the adapter and its temporary head
         adapter_rank: width of the adapter's bottleneck
         projection: dimensions after the random projection; memory grows with its square
     """
@@ -56,7 +56,7 @@ class RanPAC(Method):
     needs = "adapters"
     keeps = (
         "the first task's adapter, the Gram matrix of projected features (400 MB by default), "
-        "a moment and a row for each class; the projection is drawn again from the seed"
+        "a moment and weights for each class; the projection is drawn again from the seed"
     )
     trains_once = True
     depths: ClassVar[Depths] = "last"
@@ -87,9 +87,9 @@ class RanPAC(Method):
     def teach(
         self, task: Task, images: ImageSet, tried: np.ndarray | None = None
     ) -> dict[str, Any]:
-        """Train on the task where it is the first, add images of known and new classes, solve.
+        """Train in the first task, add images of known and new classes, and solve.
 
-        Those at the rows `tried` are then scored as if they had not been taught.
+        Images at the indices `tried` are then scored as if they had not been taught.
         """
         if task.number == 1:
             schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
@@ -113,7 +113,7 @@ class RanPAC(Method):
                 sums = self.gram_MM, self.moments_CM, penalty
                 scores_NC = left_out(*sums, self.hidden(feats_ND[tried]), labels_N[tried])
                 self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
-        check_finite(self.rows_CM, f"the classifier's rows after task {task.number}")
+        check_finite(self.rows_CM, f"the class weights after task {task.number}")
         return {"penalty_chosen": chosen, "penalty": penalty}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class RanPAC(Method):
         return self.hidden(feats_BD) @ self.rows_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Know these classes alone; the rows of ridge regression do not depend on each other."""
+        """Keep these classes only; in ridge regression the weights of classes are independent."""
         rows = list(remaining)
         self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
 
@@ -133,9 +133,9 @@ class RanPAC(Method):
         return torch.relu(feats_ND @ self.random_DM)
 
     def _penalty(self, task: Task, feats_ND: Tensor, targets_NP: Tensor) -> float:
-        """Chosen on this task alone: no feature of an earlier one is left to try it on.
+        """Choose a penalty on this task alone: no features of earlier ones are left to try it on.
 
-        A single image cannot be split; then it is the mean eigenvalue of the Gram matrix.
+        A single image cannot be split; then the penalty is the mean eigenvalue of the Gram matrix.
         """
         generator = torch_generator(self.trainer.seed, "penalty", task.index)
         mixed_N = torch.randperm(len(feats_ND), generator=generator).to(feats_ND.device)
@@ -165,5 +165,5 @@ class RanPAC(Method):
         self.rows_CM = state["classifier/rows"]
 
     def load_network(self, state: dict[str, Tensor]) -> None:
-        """What gives hidden features, and no more."""
+        """Load only what hidden features depend on."""
         self.adapter.set(unpacked(state, "modules/adapter"))

@@ -1,4 +1,4 @@
-"""The methods by name. Adding one: its file, its line here, its recipe."""
+"""The methods by name. A new one needs its file, its line here and its recipe."""
 
 from dataclasses import fields
 from typing import Any
@@ -62,7 +62,7 @@ def require_observes(name: str, stream: str, options: dict[str, Any] | None = No
 
 
 def check_options(name: str, options: dict[str, Any]) -> None:
-    """Whether a method could be made of these, all of its options, as far as that can be told."""
+    """Refuse options of which no method could be made, as far as can be told beforehand."""
     method = object.__new__(find_method(name))
     vars(method).update(options, trainer=None)
     check_choices(method)
@@ -70,7 +70,7 @@ def check_options(name: str, options: dict[str, Any]) -> None:
 
 
 def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """As `with_defaults`, where those given come from a person and may be anything."""
+    """Return every option as `with_defaults`; the given ones may be anything and are checked."""
     found = with_defaults(name, options)
     check_types(find_method(name), found)
     check_options(name, found)
@@ -78,7 +78,7 @@ def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Every option of the method: those given, and the defaults of the others."""
+    """Return every option of the method: the given ones, and defaults for the others."""
     defaults = {f.name: f.default for f in fields(find_method(name)) if f.name != "trainer"}
     if unknown := sorted(options.keys() - defaults.keys()):
         raise DafuseError(

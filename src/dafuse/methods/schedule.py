@@ -1,4 +1,4 @@
-"""How a task is trained: optimiser, epochs, batches, and the learning rate over time."""
+"""A training schedule: optimiser, epochs, batches, and the learning rate over time."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
-Decay = Callable[[int, int], float]  # epoch from 0, epochs in all -> factor of the learning rate
+Decay = Callable[[int, int], float]  # epoch from 0, number of epochs -> factor of the learning rate
 
 
 def cosine(epoch: int, epochs: int) -> float:
-    """From 1 towards 0."""
+    """Fall from 1 towards 0."""
     return (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
@@ -20,7 +20,7 @@ def constant(epoch: int, epochs: int) -> float:
 
 
 def tenth_at(share: float) -> Decay:
-    """1, and a tenth of it from this share of the epochs on, if that leaves a whole epoch."""
+    """Return 1, then a tenth after this share of the epochs if that leaves a whole epoch."""
     return lambda epoch, epochs: 1.0 if epoch < share * epochs else 0.1
 
 
@@ -30,13 +30,13 @@ class Schedule:
     batch_size: int
     lr: float
     weight_decay: float = 0.0
-    momentum: float = 0.9  # of SGD
+    momentum: float = 0.9  # momentum of SGD
     optimiser: Literal["sgd", "adam"] = "sgd"
     decay: Decay = cosine
 
 
 class Group(NamedTuple):
-    """Parameters that are trained together, at this factor of the schedule's rate."""
+    """Parameters that are trained together, at this factor of the schedule's learning rate."""
 
     parameters: Iterable[nn.Parameter]
     rate: float = 1.0

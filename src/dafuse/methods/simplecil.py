@@ -1,10 +1,10 @@
-"""SimpleCIL: no training at all, the mean feature of each class is its prototype.
+"""SimpleCIL: no training; the mean feature of each class is its prototype.
 
 Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models", arXiv 2303.07338.
-Deterministic up to numerics, so it proves weights, transforms, class order and metric.
+It is deterministic up to numerics, so it checks weights, transforms, class order and metric.
 
-What is kept of a class is the sum of its features, which has the direction of their mean: so images
-may come in any batches and any order, of known and of new classes.
+For each class it keeps the sum of the features, which has the direction of their mean. So images
+may come in any batches and any order, from known and new classes.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class SimpleCIL(Method):
     name = "simplecil"
     summary = "frozen network, class means as prototypes, no training"
     paper = "https://arxiv.org/abs/2303.07338"
-    keeps = "a row for each class"
+    keeps = "weights for each class"
     observes = True
 
     def __post_init__(self) -> None:

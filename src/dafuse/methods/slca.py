@@ -2,10 +2,10 @@
 
 Zhang et al., "SLCA: Slow Learner with Classifier Alignment for Continual Learning on a Pre-trained
 Model", arXiv 2303.05118. The network's learning rate is a hundredth of the head's, so that little
-is forgotten; what is wrong between tasks is mended by training all rows on features drawn from
-the Gaussians of all classes. The aligned rows only predict: the next alignment starts from the
-rows as they were trained, as in the authors' code. We follow the authors in the alignment's five
-epochs, where a public re-implementation takes three.
+is forgotten. Training all class weights on features drawn from the Gaussians of all classes then
+corrects errors between tasks. The aligned weights only predict: as in the authors' code, the next
+alignment starts from the weights before alignment. We follow the authors in the alignment's five
+epochs; a public re-implementation takes three.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from dafuse.methods.schedule import Group, Schedule, tenth_at
 from dafuse.methods.starts import start_rows
 from dafuse.methods.training import aligned
 
-TEMPERATURE = 0.1  # of the normalised logits
+TEMPERATURE = 0.1  # temperature of the normalised logits
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,14 +34,14 @@ class SLCA(Method):
     """Slow Learner with Classifier Alignment.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate of the head; a tenth of it in the last tenth of ten or more epochs
         backbone_rate: the network's learning rate as a factor of the head's
-        weight_decay: of SGD, on the network and the new rows
-        memory: what is kept of a class's covariance
-        align_epochs: passes of classifier alignment; 0 turns it off
-        align_samples: features drawn for each class in each pass
+        weight_decay: weight decay of SGD, on the network and the new class weights
+        memory: the form in which a class's covariance is kept
+        align_epochs: epochs of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each epoch
         align_lr: learning rate of the alignment
     """
 
@@ -49,7 +49,7 @@ class SLCA(Method):
     summary = "the whole network at a hundredth of the head's rate, then classifier alignment"
     paper = "https://arxiv.org/abs/2303.05118"
     needs = "whole network"
-    keeps = "the network, a Gaussian and two rows (trained, aligned) for each class"
+    keeps = "the network, a Gaussian and two sets of weights (trained, aligned) for each class"
 
     epochs: int = 20
     batch_size: int = 64
@@ -66,14 +66,14 @@ class SLCA(Method):
         network, device = self.trainer.network, self.trainer.device
         self.network = network.trainable_copy()
         self.trained_CE = torch.zeros(0, network.width + 1, device=device)
-        self.aligned_CE = self.trained_CE.clone()  # those that predict
+        self.aligned_CE = self.trained_CE.clone()  # the class weights that predict
         self.classes = ClassMemory(network.width, self.memory)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.trained_CE = torch.cat([self.trained_CE, self._train(task)])
         self._remember(task)
-        first = task.number == 1  # no other task to be wrong against
+        first = task.number == 1  # there is no other task to confuse
         self.aligned_CE = self.trained_CE.clone() if first else self._aligned(task)
         return {}
 
@@ -81,7 +81,7 @@ class SLCA(Method):
         return linear_logits(self.trainer.encode(images_B3SS, None, self.network), self.aligned_CE)
 
     def _train(self, task: Task) -> Tensor:
-        """The slow network and the task's own rows; older rows take no part. The new rows."""
+        """Train the slow network and the new class weights, not the old; return the new ones."""
         new_CE = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class SLCA(Method):
         return new_CE.detach()
 
     def _remember(self, task: Task) -> None:
-        """Gaussians of the new classes under the network as it is now; older ones stay."""
+        """Add Gaussians of the new classes under the current network; older ones stay."""
         feats_ND, labels_N = self.trainer.features(task.train, None, self.network)
         check_finite(feats_ND, f"the features after task {task.number}")
         self.classes.add(feats_ND, labels_N, task.first, task.size)
@@ -126,20 +126,20 @@ class SLCA(Method):
 
 
 def normalised(logits_NC: Tensor, member_CT: Tensor) -> Tensor:
-    """Logits over the mean length of a task's part of them, so that none wins by its scale.
+    """Return logits over the mean length of each task's part, so that none wins by its scale.
 
-    ``member`` is 1 where a class is of a task, else 0.
+    ``member`` is 1 where a class belongs to a task, else 0.
     """
     squares_NT = logits_NC.square() @ member_CT
-    lengths_NT = (squares_NT + 1e-14).sqrt()  # has a slope where all logits of a task are 0
+    lengths_NT = (squares_NT + 1e-14).sqrt()  # so the slope exists where all logits of a task are 0
     return logits_NC / lengths_NT.mean(1, keepdim=True) / TEMPERATURE
 
 
 def normalised_gradient(task_of_C: Tensor) -> Gradient:
-    """Gradient of the mean cross-entropy of normalised logits with respect to the linear rows."""
+    """Return the gradient of the normalised logits' mean cross-entropy at the class weights."""
     member_CT = F.one_hot(task_of_C).float()
 
     def loss(rows_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
         return F.cross_entropy(normalised(linear_logits(feats_ND, rows_CE), member_CT), labels_N)
 
-    return torch.func.grad(loss)  # with respect to the rows, even where gradients are off
+    return torch.func.grad(loss)  # at the class weights, even where gradients are off

@@ -1,12 +1,12 @@
 """SSIAT: one adapter trained on through all tasks, and old class means that move along with it.
 
 Tan et al., "Semantically-Shifted Incremental Adapter-Tuning is A Continual ViTransformer",
-arXiv 2403.19979. Nothing holds the adapter back, so old features drift. How the new
-task's images moved, weighted by their nearness to an old class mean, estimates how that mean
-moved; the classifier is then aligned with the Gaussians of all classes.
+arXiv 2403.19979. Nothing holds the adapter back, so old features drift. The movement of the new
+task's images, weighted by their nearness to an old class mean, estimates how that mean moved. The
+classifier is then aligned with the Gaussians of all classes.
 
-The images before and after are paired here, under the test transform; the public code compares
-differently augmented images in different orders.
+Here each image before training is paired with itself after, under the test transform; the public
+code compares differently augmented images in different orders.
 """
 
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
 
-NEARNESS = 4.0  # deviation of the Gaussian that weighs images by their distance to a mean
-FLOOR = 1e-5  # least weight of an image before weights are made to sum to 1
+NEARNESS = 4.0  # std of the Gaussian that weighs images by their distance to a mean
+FLOOR = 1e-5  # min weight of an image before normalisation
 CHUNK = 128  # class means moved at a time
 JITTER = 1e-3  # added to every variance of a class
 
 
 def drifted(means_CD: Tensor, before_ND: Tensor, after_ND: Tensor) -> Tensor:
-    """Old class means, moved as the images near them moved: row i of both is the same image."""
+    """Return old class means, moved like the images near them; row i of both is the same image."""
     moved_ND = after_ND - before_ND
     moved_means = []
     for means_cD in means_CD.split(CHUNK):
-        # the shortcut by inner products loses the digits that the exponential needs
+        # the shortcut by inner products loses digits that the exponential needs
         far_cN = torch.cdist(means_cD, before_ND, compute_mode="donot_use_mm_for_euclid_dist")
         weights_cN = torch.exp(-far_cN.square() / (2 * NEARNESS**2)) + FLOOR
         weights_cN = weights_cN / weights_cN.sum(1, keepdim=True)
@@ -51,16 +51,16 @@ class SSIAT(Method):
     """One shared adapter without constraint; drifting class means, aligned classifier.
 
     Args:
-        first_epochs: passes over the first task's images
-        epochs: passes over each later task's images
+        first_epochs: training epochs over the first task's images
+        epochs: training epochs over each later task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start of each task; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the new rows
+        weight_decay: weight decay of SGD, on the adapter and the new class weights
         adapter_rank: width of the adapter's bottleneck
-        margin: by which the cosine of the true class must be the largest in training
-        memory: what is kept of a class's covariance
-        align_epochs: passes of classifier alignment; 0 turns it off
-        align_samples: features drawn for each class in each pass
+        margin: margin by which the cosine of the true class must be the largest in training
+        memory: the form in which a class's covariance is kept
+        align_epochs: epochs of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each epoch
         align_lr: learning rate of the alignment
     """
 
@@ -68,7 +68,7 @@ class SSIAT(Method):
     summary = "SSIAT: one adapter trained through all tasks, class means corrected for its drift"
     paper = "https://arxiv.org/abs/2403.19979"
     needs = "adapters"
-    keeps = "the adapter, a Gaussian and a row for each class"
+    keeps = "the adapter, a Gaussian and weights for each class"
 
     first_epochs: int = 20
     epochs: int = 10
@@ -112,7 +112,7 @@ class SSIAT(Method):
         return cosine_logits(self.trainer.encode(images_B3SS, self.adapter), self.rows_CD)
 
     def _train(self, task: Task) -> Tensor:
-        """Train the adapter further, with new rows and on the new classes alone; the rows."""
+        """Train the adapter and new class weights on the new classes; return the weights."""
         rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class SSIAT(Method):
         return rows.detach()
 
     def _drift(self, before_ND: Tensor, after_ND: Tensor) -> dict[str, Any]:
-        """Move the old means; how far they and the images moved, on average."""
+        """Move the old means; return how far they and the images moved, on average."""
         means_CD = self.classes.tensors["mean"].to(before_ND.device)
         moved_CD = drifted(means_CD, before_ND, after_ND)
         self.classes.tensors["mean"] = moved_CD

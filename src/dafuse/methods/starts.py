@@ -1,4 +1,4 @@
-"""Random starts: new adapters and classifier rows, each drawn by a generator of its own."""
+"""Random initial adapters and class weights, each drawn by a generator of its own."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ RowsMaker = Callable[[int, int, torch.Generator], Tensor]  # classes, width, gen
 def start_adapter(
     trainer: Trainer, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
 ) -> Adapter:
-    """A new adapter on the trainer's device, without dropout until it is trained.
+    """Return a new adapter on the trainer's device, without dropout until training.
 
-    The same purpose gives the same one again.
+    The same purpose gives the same adapter again.
     """
     generator = torch_generator(trainer.seed, "adapter", purpose)
     adapter = adapter_beside(trainer.network.stages, rank, scale, dropout, generator)
@@ -29,9 +29,9 @@ def start_rows(
     trainer: Trainer,
     purpose: str | int,
     classes: int,
-    width: int | None = None,  # default: that of the network's features
+    width: int | None = None,  # default: the features' width
     maker: RowsMaker = new_rows,
 ) -> Tensor:
-    """New rows of a classifier on the trainer's device."""
+    """Return initial class weights on the trainer's device."""
     generator = torch_generator(trainer.seed, "head", purpose)
     return maker(classes, width or trainer.network.width, generator).to(trainer.device)

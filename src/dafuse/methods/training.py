@@ -1,4 +1,4 @@
-"""Steps of learning that several methods share, each a call away from the paper's own words."""
+"""Training steps that several methods share, one call each."""
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ from dafuse.seeds import derive
 
 
 def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Schedule) -> None:
-    """Train an adapter under a cosine head that is thrown away: the task's classes, learned scale.
+    """Train an adapter under a temporary cosine head over the task's classes, with learned scale.
 
-    So the adapters of APER, RanPAC and EASE are trained.
+    APER, RanPAC and EASE train their adapters so.
     """
     rows = nn.Parameter(start_rows(trainer, task.index, task.size, maker=uniform_rows))
     scale = nn.Parameter(torch.ones((), device=trainer.device))
@@ -43,7 +43,7 @@ def aligned(
     gradient: Gradient = cosine_gradient,
     period: int | None = None,
 ) -> Tensor:
-    """The classifier's rows after alignment with the Gaussians of all classes; timed and shown."""
+    """Return the class weights after alignment with all class Gaussians; timed and shown."""
     seed = derive(trainer.seed, "alignment", task.index)
     generator = torch.Generator(trainer.device).manual_seed(seed)
     with trainer.phase("align", steps=epochs) as bar:
@@ -60,5 +60,5 @@ def aligned(
             bar=bar,
             faster=lambda step: trainer.graphed(step, "a step of alignment"),
         )
-    check_finite(rows_CD, f"the classifier's rows aligned in task {task.number}")
+    check_finite(rows_CD, f"the class weights aligned in task {task.number}")
     return rows_CD

@@ -1,14 +1,14 @@
 """TUNA: an adapter for each task, chosen by its certainty, and a universal one made of all.
 
 Wang et al., "Integrating Task-Specific and Universal Adapters for Pre-Trained Model-based
-Class-Incremental Learning", arXiv 2508.08165. One adapter learns on from task to task and a copy is
-kept of each. The universal adapter takes, number by number, the sign that prevails in the copies
-and the largest magnitude of those that have it. A prediction adds the universal adapter's and that
-of the task adapter whose prediction has the least entropy.
+Class-Incremental Learning", arXiv 2508.08165. One adapter goes on training from task to task, and a
+copy of each is kept. Each number of the universal adapter takes the sign that prevails in the
+copies and the largest magnitude among those with this sign. A prediction adds the probabilities of
+the universal adapter and of the task adapter whose prediction has the least entropy.
 
-The released code differs: it puts the latest task's adapter where the universal one belongs
+The released code differs: it uses the latest task's adapter in place of the universal one
 (``predict=released``), trains the stored copies further, and shrinks the means of new classes
-instead of old ones (``decay``). The first is an option here, the others are as the paper means.
+instead of old ones (``decay``). The first is an option here; the others follow the paper.
 """
 
 import math
@@ -34,7 +34,7 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
 from dafuse.methods.training import aligned
 
-ALIGN_PERIOD = 5  # epochs; the alignment's rate falls and rises again
+ALIGN_PERIOD = 5  # epochs after which the alignment's learning rate rises again
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,17 +42,17 @@ class TUNA(Method):
     """Task-specific and universal adapters.
 
     Args:
-        epochs: passes over a task's images
+        epochs: training epochs over a task's images
         batch_size: images in an optimiser step
         lr: learning rate at the start of each task; it falls to zero along a cosine
-        weight_decay: of SGD, on the adapter and the head
+        weight_decay: weight decay of SGD, on the adapter and the head
         adapter_rank: width of each adapter's bottleneck
-        margin: by which the cosine of the true class must win in training
+        margin: margin by which the cosine of the true class must win in training
         orth: weight of the loss that keeps the adapter's directions apart from the stored ones'; it
             falls by e with each task
-        memory: what is kept of a class's covariance
-        align_epochs: passes of classifier alignment; 0 turns it off
-        align_samples: features drawn for each class in each pass
+        memory: the form in which a class's covariance is kept
+        align_epochs: epochs of classifier alignment; 0 turns it off
+        align_samples: features drawn for each class in each epoch
         align_lr: learning rate of the alignment
         decay: shrink the means of old classes in the alignment, the more the older they are
         predict: the universal and the most certain adapter (paper), the universal one alone, or
@@ -63,7 +63,7 @@ class TUNA(Method):
     summary = "task adapters chosen by entropy, beside a universal one made by max-fusion"
     paper = "https://arxiv.org/abs/2508.08165"
     needs = "adapters"
-    keeps = "the adapter of each task, a Gaussian and a row for each class"
+    keeps = "the adapter of each task, a Gaussian and weights for each class"
     passes = "t + 1"
 
     epochs: int = 15
@@ -103,11 +103,11 @@ class TUNA(Method):
         return {}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        """One or two probabilities of each class, added up."""
+        """Return the sum of one or two probabilities for each class."""
         return next(iter(self.predictions(images_B3SS).values()))
 
     def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
-        """All three, the chosen one first; the universal one alone needs only its own pass."""
+        """Return all three, the chosen first; the universal one alone needs one forward pass."""
         if self.predict == "universal":
             feats_BD = self.trainer.encode(images_B3SS, self.universal)
             return {"universal": cosine_logits(feats_BD, self.rows_CD).softmax(1)}
@@ -124,7 +124,7 @@ class TUNA(Method):
         return 1 if self.predict == "universal" else len(self.everyone)
 
     def _train(self, task: Task) -> None:
-        """Train the adapter from where the last task left it, with rows for the new classes."""
+        """Train the adapter on from its values after the last task, and new class weights."""
         if len(self.bank):
             self.adapter.set(self.bank[-1])
         rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
@@ -157,7 +157,7 @@ class TUNA(Method):
         )
 
     def _fuse(self) -> None:
-        """The universal adapter of those stored; of the first task's alone, that one itself."""
+        """Set the universal adapter from those stored; after the first task it is that task's."""
         self.universal.set(max_fusion(self.bank.stacked))
         self.everyone = self.bank.with_one_more(self.universal.tensors())
 
@@ -178,8 +178,11 @@ class TUNA(Method):
 
 
 def max_fusion(stacked: Tensors) -> Tensors:
-    """The prevailing sign of each number (of its mean; none counts as minus), and the largest
-    magnitude among the adapters that have this sign. ``stacked`` is as in an AdapterBank."""
+    """Fuse a stack of adapters, as in an AdapterBank, number by number.
+
+    Each takes the prevailing sign (that of the mean; zero counts as minus) and the largest
+    magnitude among the adapters with this sign.
+    """
 
     def fused(tensor_K: Tensor) -> Tensor:
         sign = torch.where(tensor_K.mean(0) > 0, 1.0, -1.0)
@@ -189,16 +192,16 @@ def max_fusion(stacked: Tensors) -> Tensors:
 
 
 def mean_directions(ups: Sequence[Tensor]) -> Tensor:
-    """Mean over D of each up-projection's rows at length 1 [..., L, r], of all stages' blocks.
+    """Return the mean over D of each up-projection's rows at length 1 [..., L, r], of all blocks.
 
-    Each is [L, D, r], of one adapter, or [K, L, D, r], of a stack of them.
+    Each is [L, D, r] for one adapter, or [K, L, D, r] for a stack of them.
     """
-    # a layer that never learned is zero; the bound keeps its gradient of an ordinary size
+    # a layer that never learned is zero; the bound keeps its gradient small
     return torch.cat([F.normalize(up, dim=-1, eps=1e-6).mean(-2) for up in ups], dim=-2)
 
 
 def overlap(own_Lr: Tensor, stored_KLr: Tensor) -> Tensor:
-    """Sum over stored adapters of the mean over layers of |mean cosine of all pairs of rows|.
+    """Return the sum over stored adapters of the mean over layers of |mean cosine of row pairs|.
 
     The mean over pairs of the products is the product of the means.
     """
