@@ -11,6 +11,7 @@ from PIL import Image, features
 
 import plug_ins
 from conftest import HEAVY, clean_environment, dafuse_without
+from dafuse.data.below import HIDDEN
 from dafuse.data.dataset import Dataset
 from dafuse.data.folders import folder
 from dafuse.data.formats import (
@@ -58,6 +59,7 @@ def test_everything_beside_the_images_is_named(tmp_path: Path) -> None:
     assert found.names == ["cat"]
     assert [(Path(one.name).name, one.why) for one in found.skipped] == [
         ("stray.png", "lies in no class folder"),
+        (".cache", HIDDEN),
         ("a.heic", "HEIC needs a plug-in: pip install pillow-heif"),
         ("c.cr2", ".cr2 files are not read; save them as JPEG or PNG"),
         ("d.svg", ".svg files are not read; save them as JPEG or PNG"),
@@ -79,6 +81,7 @@ def test_what_lies_beside_the_parts_is_named(tmp_path: Path) -> None:
             ("val", "beside train/ and Test/"),
             ("zebra", "beside train/ and Test/"),
             ("stray.png", "beside train/ and Test/"),
+            (".cache", HIDDEN),
         ]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dafuse.commands.network import add_network_options, open_model
 from dafuse.commands.parsing import Parser
-from dafuse.data.folders import images_below
+from dafuse.data.below import images_below
 from dafuse.data.images import UnreadableImage
 from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.errors import DafuseError

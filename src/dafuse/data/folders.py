@@ -4,21 +4,20 @@ root/<class>/**.jpg                                    split by `test_fraction`
 root/train/<class>/**.jpg  root/test/<class>/**.jpg    as it is (also val/ or valid/)
 """
 
-import os
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 
+from dafuse.data.below import HIDDEN, Met, images_below, is_link, real, unreadable, why_not_entered
 from dafuse.data.dataset import Dataset
-from dafuse.data.formats import is_image, looks_like_an_image, readable_suffixes, why_not_read
+from dafuse.data.formats import looks_like_an_image, readable_suffixes
 from dafuse.data.listed import Listed, Part, Skipped, in_few_lines
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
 HELD_OUT = ("test", "val", "valid")  # the first of these beside train/ holds the test images
-MADE_BY_THE_SYSTEM = ("thumbs.db", "desktop.ini")  # hidden, where they come from
 
 
 def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) -> Dataset:
@@ -31,7 +30,7 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
     """
     top = _existing(root)
     train, test, _ = _train_and_test(top)
-    files, _ = _images_by_class(train)
+    files = _strictly_by_class(train)
     check_class_names(files, train)
     if empty := [name for name, images in files.items() if not images]:
         raise DafuseError(
@@ -43,7 +42,7 @@ def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) ->
     if test is None:
         is_test = split_per_class(labels, classes, test_fraction, split_seed)
     else:
-        test_files, _ = _images_by_class(test)
+        test_files = _strictly_by_class(test)
         check_test_classes(files, test_files, top)
         test_paths, test_labels = _flatten(test_files, classes)
         is_test = np.arange(len(paths) + len(test_paths)) >= len(paths)
@@ -111,7 +110,16 @@ def _beside(top: Path, train: Path, test: Path) -> list[Skipped]:
     """Folders and images in a root that comes split, which are in neither part."""
     others = [path.name for path in _folders(top) if path not in (train, test)]
     others += [str(path) for path in _images_directly_in(top)]
-    return [Skipped(name, f"beside {train.name}/ and {test.name}/") for name in others]
+    skipped = [Skipped(name, f"beside {train.name}/ and {test.name}/") for name in others]
+    return skipped + _hidden_in(top)
+
+
+def _strictly_by_class(top: Path) -> dict[str, list[Path]]:
+    """Every class folder's images; refuse links that are not followed, for nobody reads of them."""
+    files, skipped = _images_by_class(top)
+    if links := [one for one in skipped if is_link(one)]:
+        raise DafuseError(f"{links[0]}; remove the link")
+    return files
 
 
 def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
@@ -128,52 +136,37 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
             f"no class folder in {top}, {found}: "
             "put the images of each class into a folder named after the class"
         )
-    files: dict[str, list[Path]] = {}
     skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
-    for path in class_folders:
-        files[path.name], others = images_below(path)
+    skipped += _hidden_in(top)
+    files: dict[str, list[Path]] = {}
+    met: Met = {}
+    for path in sorted(class_folders, key=Path.is_symlink):  # a link may lead to another class
+        if why := why_not_entered(path, real(top), met, away=True):
+            skipped.append(Skipped(str(path), why))
+            continue
+        files[path.name], others = images_below(path, met, away=False)
         skipped += others
-    return files, skipped
+    return {name: files[name] for name in sorted(files)}, skipped
 
 
-def images_below(top: Path) -> tuple[list[Path], list[Skipped]]:
-    """The images in a folder and all folders in it, and the files that are none.
-
-    Both in ASCII order. Hidden files and folders are not looked at.
-    """
-    images, others = [], []
-    for here, below, names in os.walk(top, onerror=_unreadable, followlinks=True):
-        below[:] = [name for name in below if not name.startswith(".")]
-        for name in names:
-            if is_image(name):
-                images.append(Path(here, name))
-            elif not name.startswith(".") and name.lower() not in MADE_BY_THE_SYSTEM:
-                others.append(Path(here, name))
-
-    def place(path: Path) -> str:
-        return path.relative_to(top).as_posix()
-
-    others.sort(key=place)
-    skipped = [Skipped(str(path), why_not_read(path.name)) for path in others]
-    return sorted(images, key=place), skipped
-
-
-def _folders(top: Path) -> list[Path]:
+def _folders(top: Path, hidden: bool = False) -> list[Path]:
     try:
-        paths = [path for path in top.iterdir() if path.is_dir() and path.name[0] != "."]
+        paths = [
+            path for path in top.iterdir() if path.is_dir() and path.name.startswith(".") == hidden
+        ]
     except OSError as error:
-        _unreadable(error)
+        unreadable(error)
     return sorted(paths, key=lambda path: path.name)
+
+
+def _hidden_in(top: Path) -> list[Skipped]:
+    return [Skipped(str(path), HIDDEN) for path in _folders(top, hidden=True)]
 
 
 def _images_directly_in(top: Path) -> list[Path]:
     """What people would call images, whether or not they can be read here."""
     found = [path for path in top.iterdir() if not path.name.startswith(".")]
     return sorted(path for path in found if looks_like_an_image(path.name) and path.is_file())
-
-
-def _unreadable(error: OSError) -> NoReturn:
-    raise DafuseError(f"cannot read the folder {error.filename}: {error.strerror}")
 
 
 def _flatten(files: dict[str, list[Path]], classes: list[str]) -> tuple[list[Path], np.ndarray]:
