@@ -1,13 +1,11 @@
 """Which names a class may have: any in a benchmark's data, plain ones in a model that is taught."""
 
-import io
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dafuse.data.folders import folder
 from dafuse.data.names import LONGEST_NAME, same_name, taught_name
@@ -77,12 +75,11 @@ class TestTaught:
         from dafuse.product.server.staging import Staging
         from dafuse.product.server.uploads import Sent, Upload
 
-        photo = io.BytesIO()
-        Image.new("RGB", (8, 8)).save(photo, "png")
         staging = Staging(most=5)
-        sent = Sent([Upload("1.png", photo.getvalue(), 64)])
-        assert staging.add(CAFE_APART, sent, [CAFE_APART]) == (1, [])
-        assert staging.add(CAFE, sent, [CAFE_APART]) == (2, [])
+        sent = Sent([Upload("1.png", b"", 64)])
+        pixels = [np.zeros((8, 8, 3), np.uint8)]
+        assert staging.add(CAFE_APART, sent, pixels, [CAFE_APART]) == (1, [])
+        assert staging.add(CAFE, sent, pixels, [CAFE_APART]) == (2, [])
         assert staging.counts == {CAFE: 2}
         assert staging.drop(CAFE_APART) == 2
 

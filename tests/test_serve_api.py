@@ -38,6 +38,7 @@ class Greys:
     def __init__(self) -> None:
         self.classes = [str(level) for level in range(256)]
         self.batches: list[int] = []
+        self.levels: list[int] = []
         self.go_on = threading.Event()
         self.go_on.set()
 
@@ -53,6 +54,7 @@ class Greys:
             except UnreadableImage as error:
                 yield error
                 continue
+            self.levels.append(level)
             if level == 13:
                 raise RuntimeError("a picture that breaks the network")
             named = [(str(level), 0.9), *((str(other), 0.01) for other in range(top - 1))]
@@ -453,6 +455,25 @@ def test_large_pictures_are_not_decoded_all_at_once(greys: Greys) -> None:
         answer = asked.post("/predict", files=files(large, large, grey(4)))
     assert [found["name"] for found in answer.json()["predictions"]] == ["3", "3", "4"]
     assert greys.batches == [1, 2]
+
+
+def test_a_small_request_does_not_wait_for_all_of_a_large_one(greys: Greys) -> None:
+    greys.go_on.clear()
+    with client(create_app(greys)) as asked, ThreadPoolExecutor(3) as clients:
+
+        def ask(*pictures: bytes) -> int:
+            sent = files(*pictures)
+            return httpx.post(f"{asked.base_url}/predict", files=sent, timeout=60).status_code
+
+        large = clients.submit(ask, *[grey(level, side=3000) for level in (1, 2, 3)])
+        wait_for(lambda: greys.batches)
+        small = [clients.submit(ask, *[grey(level)] * 5) for level in (8, 9)]
+        wait_for(lambda: "dafuse_queued_pictures 12" in asked.get("/metrics").text)
+        greys.go_on.set()
+        assert [future.result() for future in (large, *small)] == [200] * 3
+    assert greys.levels[0] == 1
+    assert sorted(greys.levels[1:-2]) == [8] * 5 + [9] * 5
+    assert greys.levels[-2:] == [2, 3]
 
 
 def test_overload_is_refused_and_passes(greys: Greys, asked: httpx.Client) -> None:

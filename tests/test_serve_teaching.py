@@ -22,6 +22,7 @@ from PIL import Image
 
 from dafuse.data.images import REDUCED_PIXELS
 from dafuse.product.classifier import Classifier
+from dafuse.product.server import batching
 from dafuse.product.server.app import create_app
 from dafuse.product.server.lessons import LessonProgress
 from dafuse.product.server.security import Access, Limits
@@ -525,11 +526,13 @@ def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
 
 def test_pictures_can_be_staged_by_many_threads_at_once() -> None:
     names = [f"class {number}" for number in range(1000)]
+    pixels = np.zeros((8, 8, 3), np.uint8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads meet in the middle of things
     try:
         for staging in (Staging(1000), Staging(1000), Staging(1000)):
-            add = partial(staging.add, sent=Sent([Upload("small", grey(5), 64)]), known=[])
+            sent = Sent([Upload("small", grey(5), 64)])
+            add = partial(staging.add, sent=sent, found=[pixels], known=[])
             with ThreadPoolExecutor(8) as pool:
                 assert list(pool.map(add, names)) == [(1, [])] * 1000
             assert sorted(staging.counts) == sorted(names)
@@ -537,17 +540,45 @@ def test_pictures_can_be_staged_by_many_threads_at_once() -> None:
         sys.setswitchinterval(interval)
 
 
-def test_large_pictures_are_staged_smaller() -> None:
+def test_large_pictures_are_staged_smaller(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("RGB", (4000, 3000), "navy").save(file, "JPEG")
-    staging = Staging(5)
-    uploads = [Upload("large", file.getvalue(), 12_000_000), Upload("small", grey(5), 64)]
-    staging.add("class", Sent(uploads), known=[])
-    large, small = staging.take()["class"]
+    app = create_app(create(tmp_path / "model"), Access(TOKEN), learn=True)
+    with client(app) as served:
+        sent = files(file.getvalue(), grey(5))
+        assert served.post("/classes/class/images", files=sent, headers=BEARER).status_code == 201
+    large, small = app.state.service.lessons.staging.take()["class"]
     assert small.shape == (8, 8, 3)
     assert math.prod(large.shape[:2]) == pytest.approx(REDUCED_PIXELS, rel=0.01)
     assert large.shape[1] / large.shape[0] == pytest.approx(4 / 3, rel=0.01)
     assert abs(large.astype(int) - [0, 0, 128]).max() <= 2
+
+
+def test_pictures_of_two_requests_are_decoded_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, go_on = [], threading.Event()
+
+    def noted(pixels_HW3: np.ndarray) -> np.ndarray:
+        decoded.append(int(pixels_HW3[0, 0, 0]))
+        go_on.wait(60)
+        return pixels_HW3
+
+    monkeypatch.setattr(batching, "reduced", noted)
+    with teachable(create(tmp_path / "model")) as served, ThreadPoolExecutor(2) as clients:
+
+        def stage(*levels: int) -> int:
+            sent = files(*[grey(level) for level in levels])
+            path = f"{served.base_url}/classes/class/images"
+            return httpx.post(path, files=sent, headers=BEARER, timeout=60).status_code
+
+        first = clients.submit(stage, 1, 2, 3)
+        wait_for(lambda: decoded)
+        then = clients.submit(stage, 7)
+        wait_for(lambda: "dafuse_undecoded_pictures 3" in served.get("/metrics").text)
+        go_on.set()
+        assert (first.result(), then.result()) == (201, 201)
+    assert decoded.index(7) < decoded.index(3)
 
 
 def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ HELP = {
     "batches_total": "Batches that those pictures went in.",
     "lessons_total": "Lessons that ended, by outcome.",
     "queued_pictures": "Pictures that wait to be predicted.",
+    "undecoded_pictures": "Pictures that wait to be decoded, for a lesson.",
     "upload_bytes": "Bytes of uploads held in memory, without those staged to be learned.",
     "staged_pictures": "Pictures that wait to be learned.",
     "classes": "Classes that the model knows.",

@@ -135,8 +135,10 @@ async def classes(here: Here) -> say.Classes:
 async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.Added:
     name = check_name(name)
     async with uploads(request, here.limits, here.memory) as sent:
-        staged, skipped = await asyncio.to_thread(
-            lessons.staging.add, name, sent, here.served.classes
+        lessons.staging.require_place(len(sent.pictures))  # before anything is decoded
+        found = await here.batcher.decode(sent.pictures)
+        staged, skipped = await asyncio.to_thread(  # it may wait for a class to be renamed
+            lessons.staging.add, name, sent, found, here.served.classes
         )
     return say.Added(name=name, staged=staged, skipped=skipped)
 
@@ -147,7 +149,7 @@ async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> s
     responses=refused(401, 403, 404, 422),
 )
 async def unstage(name: str, lessons: Teaching) -> say.StagedCount:
-    await asyncio.to_thread(lessons.staging.drop, name)  # it may wait for a class to be renamed
+    await asyncio.to_thread(lessons.staging.drop, name)  # it may wait, too
     return say.StagedCount(name=name, staged=0)
 
 

@@ -6,9 +6,8 @@ from threading import Lock
 
 import numpy as np
 
-from dafuse.data.images import reduced
+from dafuse.data.images import UnreadableImage
 from dafuse.data.names import check_class_names, composed, taught_name
-from dafuse.data.pictures import read_all
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Refusal
 from dafuse.product.server.uploads import NoPicture, Sent
@@ -31,19 +30,23 @@ class Staging:
     def counts(self) -> dict[str, int]:
         return {name: len(pictures) for name, pictures in self._staged.items()}
 
-    def add(self, name: str, sent: Sent, known: Sequence[str]) -> tuple[int, list[str]]:
-        """Decode what was sent and stage it for the class, without files that cannot be read.
+    def add(
+        self,
+        name: str,
+        sent: Sent,
+        found: Sequence[np.ndarray | UnreadableImage],
+        known: Sequence[str],
+    ) -> tuple[int, list[str]]:
+        """Stage for a class what was found of the pictures that were sent.
 
         Return how many pictures the class has now, and a sentence on each file left out.
         """
         name = check_name(name)
-        data = [picture.data for picture in sent.pictures]
-        self._require_place(len(data))  # before anything is decoded
-        placed = sent.placed(read_all(data, reduced, threads=1))
+        placed = sent.placed(found)
         pictures = [one for one in placed if not isinstance(one, NoPicture)]
         with self._lock:
             _check_clashes([*map(composed, known), *self._staged, name])
-            self._require_place(len(pictures))
+            self.require_place(len(pictures))
             self._staged = _joined(self._staged, {name: pictures})
             staged = len(self._staged[name])
         return staged, [one.sentence for one in placed if isinstance(one, NoPicture)]
@@ -84,7 +87,8 @@ class Staging:
         with self._lock:
             self._staged = _joined(taken, self._staged)
 
-    def _require_place(self, more: int) -> None:
+    def require_place(self, more: int) -> None:
+        """Refuse so many pictures where they are too many."""
         waiting = sum(len(pictures) for pictures in self._staged.values())
         if waiting + more > self._most:
             raise Refusal(
