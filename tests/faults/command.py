@@ -72,6 +72,9 @@ class Running:
         assert pid is not None
         return pid
 
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; one that has ended already gets none."""
         with suppress(ProcessLookupError):

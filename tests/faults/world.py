@@ -1,6 +1,7 @@
 """What the storm happens to: a few small drawn pictures, and a model taught some of them."""
 
 import shutil
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -41,9 +42,14 @@ class World:
         shutil.rmtree(there, ignore_errors=True)
         return Path(shutil.copytree(model, there, symlinks=True))
 
-    def answers(self, model: Path) -> Ended:
+    @cached_property
+    def other(self) -> Path:
+        """A model of one lesson, to be merged with the first. Change it in no way."""
+        return self.taught("other", self.more)
+
+    def answers(self, model: Path, before: Callable[[], None] | None = None) -> Ended:
         """What a model says of the pictures that are asked about, as JSON."""
-        return run("predict", model, self.asked, "--json", "--top", "5")
+        return run("predict", model, self.asked, "--json", "--top", "5", before=before)
 
 
 def require_well(ended: Ended) -> Ended:

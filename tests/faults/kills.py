@@ -1,0 +1,82 @@
+"""SIGKILL at any moment, and before and in the midst of every call that changes the disk."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from faults.changes import CHANGES, Change, Known
+from faults.command import Hangs
+from faults.disk_calls import Dying, DyingAfter, Fault, install
+from faults.research import RESEARCH, KnownResearch, Research
+from faults.trial import Outcome, Trial
+from faults.world import World
+
+AT_ANY_MOMENT = 0.25  # share of the kills that wait for no call
+SHARES: tuple[
+    tuple[int, list[Change] | list[Research]], ...
+] = (  # one trial in so many, by the speed of what is killed
+    (1, [change for change in CHANGES if not change.slow]),
+    (20, [change for change in CHANGES if change.slow]),
+    (15, RESEARCH),
+)
+
+
+class Kills:
+    """Each trial kills one command once, and asks what is left."""
+
+    def __init__(self, place: Path) -> None:
+        self.world = World(place)
+        self._known: dict[str, Known | KnownResearch] = {}
+
+    def trials(self, seed: int) -> Iterator[Trial]:
+        random = Random(seed)
+        yield self.killed(_chosen(random), random, seed)
+
+    def killed(self, change: Change | Research, random: Random, seed: int) -> Trial:
+        """Kill this command once, at a moment that is drawn."""
+        known = self._of(change)
+        fault = _fault(random, known)
+        there = known.fresh()
+        fault.below = str(there)
+        try:
+            ended = change.do(self.world, there, partial(install, fault))
+            found = known.wrong(there, ended)
+        except Hangs as hangs:
+            found = Outcome.WRONG, str(hangs)
+        if found is None:
+            return Trial(change.what, seed)
+        return Trial(change.what, seed, found[0], f"{_at(fault, known)}: {found[1]}")
+
+    def close(self) -> None:
+        pass
+
+    def _of(self, change: Change | Research) -> Known | KnownResearch:
+        if change.what not in self._known:
+            make = Known if isinstance(change, Change) else KnownResearch
+            self._known[change.what] = make(self.world, change)  # type: ignore[arg-type]
+        return self._known[change.what]
+
+
+def _chosen(random: Random) -> Change | Research:
+    for share, changes in reversed(SHARES):
+        if random.random() < 1 / share:
+            chosen: Change | Research = random.choice([*changes])
+            return chosen
+    raise AssertionError("the last share is 1")
+
+
+def _fault(random: Random, known: Known | KnownResearch) -> Fault:
+    if random.random() < AT_ANY_MOMENT:
+        return DyingAfter("", random.uniform(0, known.seconds))
+    return Dying("", random.randint(1, len(known.calls)), random.random() < 0.5)
+
+
+def _at(fault: Fault, known: Known | KnownResearch) -> str:
+    """The moment, in words."""
+    if isinstance(fault, DyingAfter):
+        return f"killed after {fault.seconds:.3f} of {known.seconds:.3f} s"
+    assert isinstance(fault, Dying)
+    name, path, _ = known.calls[fault.number - 1]
+    when = "amidst" if fault.midway else "before"
+    return f"killed {when} call {fault.number} of {len(known.calls)}, {name} {path}"
