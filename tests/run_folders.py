@@ -4,6 +4,9 @@ import json
 
 import numpy as np
 
+from dafuse.files import read_json
+from dafuse.sealed import SEAL, write_sealed
+
 NASTY = "<script>alert('a & b')</script> 100%_$x^2$ \\LaTeX{} | \"q\""
 
 
@@ -175,6 +178,11 @@ def add_measurement(folder, tasks=(1, 3), planned=None):
 
 
 def rewrite(folder, name, change):
-    content = json.loads((folder / name).read_text())
+    """Change a JSON file as its writer might have: a sealed one is sealed again."""
+    content = read_json(folder / name)
+    sealed = content.pop(SEAL, None) is not None
     change(content)
-    (folder / name).write_text(json.dumps(content))
+    if sealed:
+        write_sealed(folder / name, content)
+    else:
+        (folder / name).write_text(json.dumps(content))

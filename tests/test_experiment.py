@@ -1,6 +1,5 @@
 """Experiments: runs are planned, made, replayed, reused and reported; one that fails stays one."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +16,11 @@ from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
 from dafuse.experiments.guess import Guess
 from dafuse.experiments.plan import estimates, measurements, plan
+from dafuse.files import read_json
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.report.outputs import FIGURES, TABLES
+from run_folders import rewrite
 
 QUICK = ["--method.epochs", "1", "--method.batch_size=8", "--method.align_epochs=1"]
 TINY = Experiment("a test", ({"name": "daf", "alpha": 1.0}, {"name": "daf", "alpha": 2.0}))
@@ -241,10 +242,10 @@ def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
     assert third is not None
     assert fourth is not None
     assert third > 0
-    results = planned[0].folder / "results.json"
-    begun = json.loads(results.read_text())
+    folder = planned[0].folder
+    begun = read_json(folder / "results.json")
     half = {key: begun[key][:1] for key in ("correct", "total", "tasks")}
-    results.write_text(json.dumps(begun | half))
+    rewrite(folder, "results.json", lambda content: content.update(half))
     left = next(estimates(planned, Path("runs")))
     assert left == pytest.approx(sum(begun["tasks"][0]["seconds"].values()))
 

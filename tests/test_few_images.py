@@ -21,6 +21,7 @@ from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import lift_of
 from dafuse.report.few_images import FILE, advantage, figure_png, means, table
+from run_folders import rewrite
 
 NAMES = ["nearest mean", *COMMON, "lift", "lift, head auto"]
 
@@ -174,10 +175,12 @@ def test_what_cannot_be_asked_for_is_told_in_one_line(
 def test_other_images_are_not_mixed_in(world: list[str]) -> None:
     main(world)
     (file,) = Path("runs").glob(f"few-images-arrays-*/{FILE}")
-    found = json.loads(file.read_text())
-    found["provenance"]["data_fingerprint"] = "of others"
-    found["cells"].pop()
-    file.write_text(json.dumps(found))
+
+    def of_others(found: dict[str, Any]) -> None:
+        found["provenance"]["data_fingerprint"] = "of others"
+        found["cells"].pop()
+
+    rewrite(file.parent, FILE, of_others)
     with pytest.raises(DafuseError, match="was measured with other data: delete it"):
         main(world)
     file.write_text('{"brok')

@@ -29,6 +29,7 @@ from dafuse.engine.streams import LIMITS
 from dafuse.errors import DafuseError
 from dafuse.report.page import page
 from dafuse.report.runs import load_run
+from dafuse.sealed import read_sealed
 
 COUNTS = [9, 5, 7, 1, 6, 8]
 BASE = RunConfig(method={"name": "simplecil"}, increment=2, device="cpu")
@@ -41,7 +42,7 @@ def bench() -> Bench:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "results.json").read_text())
+    found: dict[str, Any] = read_sealed(folder / "results.json", "")
     for task in found["tasks"]:
         del task["seconds"]
     return found

@@ -11,8 +11,8 @@ from dafuse.benchmarks.setting import SEED, Parts, Setting
 from dafuse.engine.config import RunConfig
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.run import prepare, run
-from dafuse.files import read_json
 from dafuse.heads.gaussians import KINDS
+from dafuse.sealed import read_sealed
 
 DTYPES = ("float32", "float16")
 
@@ -70,7 +70,7 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
 
 def _outcome(folder: Path) -> tuple[Measured, Measured]:
     """Bytes of statistics for each class, and the average accuracy."""
-    results = read_json(folder / "results.json")
+    results = read_sealed(folder / "results.json", "measure again")
     kept = results["tasks"][-1]["kept_bytes"]["statistics"] / len(results["classes"])
     metrics = AccuracyMatrix(results["correct"], results["total"]).metrics()
     return Measured([kept]), Measured([metrics["average"]])

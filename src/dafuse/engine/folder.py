@@ -9,7 +9,8 @@
 
 A checkpoint counts only when its JSON file is there; that file is written last, holds the results
 so far and the SHA-256 of the tensors, and only then is the one before it removed. So a run killed
-at any moment finds a whole checkpoint or none.
+at any moment finds a whole checkpoint or none. Every JSON file that is read again tells the SHA-256
+of its own contents (`dafuse.sealed`); in folders of versions before that, none does.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ from torch import Tensor
 from dafuse.engine.config import differences, flatten
 from dafuse.engine.provenance import compared_inputs
 from dafuse.errors import DafuseError
-from dafuse.files import locked, read_json, remove_leftovers, write_atomically, write_json
+from dafuse.files import locked, remove_leftovers, write_atomically
+from dafuse.sealed import read_sealed, write_sealed
 
 FORMAT = 1
 
@@ -68,9 +70,9 @@ class RunFolder:
         """Write down where the numbers come from; a resumed run must go on with the same."""
         file = self.path / "provenance.json"
         if not resumed:
-            write_json(file, provenance)
+            write_sealed(file, provenance)
             return
-        before = read_json(file)
+        before = read_sealed(file, self._anew)
         reading = "way images are read (--memory_gb)", before["reading"], provenance["reading"]
         for what, old, new in [*compared_inputs(before, provenance), reading]:
             if old != new:
@@ -93,27 +95,29 @@ class RunFolder:
         write_atomically(folder / f"{name}.safetensors", tensors)
         digest = hashlib.sha256(tensors).hexdigest()
         record = {"format": FORMAT, "task": task, "sha256": digest, "results": results}
-        write_json(folder / f"{name}.json", record)
+        write_sealed(folder / f"{name}.json", record)
         for old in [*folder.glob("task-*.json"), *folder.glob("task-*.safetensors")]:
             if old.stem < name:
                 old.unlink()
-        write_json(self.path / "results.json", results)
+        write_sealed(self.path / "results.json", results)
 
     def latest(self) -> Checkpoint | None:
         """The last checkpoint that was written whole."""
         for record_file in reversed(self._records()):
-            record = read_json(record_file)
+            record = read_sealed(record_file, self._anew)
             _check_format(record, record_file)
             tensors_file = record_file.with_suffix(".safetensors")
             data = tensors_file.read_bytes() if tensors_file.exists() else b""
             if hashlib.sha256(data).hexdigest() != record["sha256"]:
-                raise DafuseError(
-                    f"{tensors_file} is damaged or missing; delete {record_file.parent} to start "
-                    "the run again from its first task"
-                )
-            write_json(self.path / "results.json", record["results"])
+                raise DafuseError(f"{tensors_file} is damaged or missing; {self._anew}")
+            write_sealed(self.path / "results.json", record["results"])
             return Checkpoint(record["task"], load(data), record["results"])
         return None
+
+    @property
+    def _anew(self) -> str:
+        """What to do about a checkpoint that cannot be gone on from."""
+        return f"delete {self.path / 'checkpoints'} to start the run again from its first task"
 
     def _records(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("task-*.json"))
@@ -126,12 +130,12 @@ class RunFolder:
         file = self.path / "config.json"
         saved: dict[str, Any] = {"hash": None}
         if file.exists():
-            saved = read_json(file)
+            saved = read_sealed(file, f"delete {self.path} or choose another --out")
             _check_format(saved, file)
         if saved["hash"] == config_hash:
             return
         if not self._records():
-            write_json(file, {"format": FORMAT, "hash": config_hash, "config": config})
+            write_sealed(file, {"format": FORMAT, "hash": config_hash, "config": config})
             return
         differing = [
             f"{key} was {old!r}, now {new!r}"

@@ -20,8 +20,9 @@ from torch import Tensor
 from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten
 from dafuse.engine.provenance import compared_inputs
 from dafuse.errors import DafuseError
-from dafuse.files import read_json, write_atomically
+from dafuse.files import write_atomically
 from dafuse.methods.registry import find_method
+from dafuse.sealed import read_sealed
 
 Tensors = dict[str, Tensor]
 
@@ -77,7 +78,7 @@ def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
     """A replayed run must have the weights and the data of the recorded one."""
     if config.replay is None:
         return
-    recorded = read_json(Path(config.replay) / "provenance.json")
+    recorded = read_sealed(Path(config.replay) / "provenance.json", "replay another run")
     for what, old, new in compared_inputs(recorded, provenance):
         if old != new:
             raise DafuseError(f"{config.replay} was recorded with other {what} than are here now")
@@ -86,7 +87,7 @@ def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
 def _require_same_training(config: RunConfig, source: Path) -> None:
     if not (source / "record").is_dir():
         raise DafuseError(f"{source} has no record: it must be the folder of a run with --record")
-    saved = RunConfig(**read_json(source / "config.json")["config"])
+    saved = RunConfig(**read_sealed(source / "config.json", "replay another run")["config"])
     if different := differences(training_part(saved), training_part(config)):
         told = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
         raise DafuseError(f"{source} was trained otherwise, so it cannot be replayed: {told}")

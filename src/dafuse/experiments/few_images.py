@@ -30,7 +30,7 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.common_heads import COMMON, require_sklearn
 from dafuse.experiments.guess import Guess
-from dafuse.files import locked, make_folder, write_json
+from dafuse.files import locked, make_folder
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.cosine import class_sums, cosine_logits
 from dafuse.heads.lifting import Lift
@@ -40,6 +40,7 @@ from dafuse.methods.lifted import Head, kinds_of, lift_of
 from dafuse.progress import Progress
 from dafuse.report.few_images import FILE, OWN, read_cells
 from dafuse.report.measurements import FORMAT
+from dafuse.sealed import write_sealed
 from dafuse.seeds import numpy_generator
 
 CLASSES = (5, 10, 50, 100, 200)
@@ -202,7 +203,7 @@ class FewImages:
                 bar.advance(len(wanted) - len(left))
                 for one in _measured(bench.network, train, test, left):
                     found["cells"].append(one)
-                    write_json(self.folder / FILE, found)
+                    write_sealed(self.folder / FILE, found)
                     note = f"{one['classes']} classes, {one['images']} images"
                     bar.advance(note=note)
 

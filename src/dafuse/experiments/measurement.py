@@ -22,11 +22,11 @@ from dafuse.errors import DafuseError
 from dafuse.experiments.approximations import measure_task
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.experiments.guess import Guess
-from dafuse.files import write_json
 from dafuse.methods.daf import DAF
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
 from dafuse.report.measurements import FILE, FORMAT, read_measurement
+from dafuse.sealed import write_sealed
 
 
 @dataclass
@@ -102,7 +102,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         for task, method in _replayed(config, trainer, stream, left):
             progress.say(f"measuring task {task.number}/{len(stream)}")
             found["tasks"].append(measure_task(trainer, task, method, options))
-            write_json(path, found)
+            write_sealed(path, found)
     return path
 
 

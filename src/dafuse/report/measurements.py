@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dafuse.errors import DafuseError
-from dafuse.files import read_json
+from dafuse.sealed import read_sealed
 
 FILE = "approximations.json"
 FORMAT = 1  # the one that is written, and read
@@ -52,10 +52,7 @@ def read_measured(path: Path) -> dict[str, Any] | None:
     """The measurement in this file, if there is one; refuse one that cannot be gone on with."""
     if not path.is_file():
         return None
-    try:
-        found = read_json(path)
-    except DafuseError as error:
-        raise DafuseError(f"{error}; delete it to measure again") from None
+    found = read_sealed(path, "delete it to measure again")
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
     return found

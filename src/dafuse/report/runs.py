@@ -9,7 +9,7 @@ from typing import Any
 
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.errors import DafuseError
-from dafuse.files import read_json
+from dafuse.sealed import read_sealed
 
 FORMAT = 1  # the newest format of a run's JSON files that this code reads
 
@@ -202,7 +202,8 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:
-    content = read_json(path)
+    again = f"delete {path.parent}, or start its run again, which writes results.json anew"
+    content = read_sealed(path, again)
     _demand(path, content, "format", *keys)
     if content["format"] != FORMAT:
         raise DafuseError(

@@ -1,0 +1,49 @@
+"""JSON that tells the SHA-256 of its contents, so that a number changed on disk is not believed.
+
+write_sealed(folder / "results.json", results)
+results = read_sealed(folder / "results.json", "delete it to measure again")   # or what else to do
+"""
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from dafuse.errors import DafuseError
+from dafuse.files import read_json, write_json
+
+SEAL = "sha256_of_contents"  # the last key of a sealed file
+
+
+def write_sealed(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    """The content as JSON, and its SHA-256 behind it."""
+    write_json(path, {**content, SEAL: _digest(content)})
+
+
+def read_sealed(path: str | os.PathLike[str], remedy: str) -> Any:
+    """What was written; refuse a damaged or changed file in a sentence that ends in the remedy.
+
+    Files written before there were seals have none, and are taken as they are.
+    """
+    try:
+        content = read_json(path)
+    except DafuseError as error:
+        raise DafuseError(f"{error}; {remedy}") from None
+    if not isinstance(content, dict) or SEAL not in content:
+        return content
+    told = content.pop(SEAL)
+    try:
+        true = told == _digest(content)
+    except RecursionError:
+        true = False
+    if not true:
+        raise DafuseError(
+            f"{path} was changed or damaged: its contents do not have the SHA-256 that it tells; "
+            f"{remedy}"
+        )
+    return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Of the JSON in the order of its keys, however it is spaced in the file."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
