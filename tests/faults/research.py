@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dafuse.sealed import SEAL
 from faults.command import Ended, run
 from faults.disk_calls import Counting, calls_of, install
 from faults.trial import Outcome
 from faults.world import World, require_well
 
 TINY = ("--increment", "[2,1]", "--device", "cpu", "--method.epochs=1", "--method.align_epochs=1")
-TIMES = ("seconds", "seal")  # what differs between two runs of one command
+TIMES = ("seconds", SEAL)  # what differs between two runs of one command
 
 
 @dataclass(frozen=True)
