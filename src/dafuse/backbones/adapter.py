@@ -1,10 +1,10 @@
-"""The bottleneck adapter beside each MLP, kept as four tensors stacked over the blocks.
+"""The bottleneck adapter beside each MLP, stored as four tensors stacked over the blocks.
 
     y = h + MLP(norm(h)) + scale * (up(dropout(relu(down(h)))))
 
-It reads the residual stream h before the MLP's norm. Fusing, averaging, saving and comparing
-adapters is arithmetic on the dict of four tensors that `tensors()` gives. A network whose stages
-have different widths (`staged.Staged`) gets four tensors for each stage.
+It reads the residual stream h before the MLP's norm. `tensors()` gives a dict of four tensors;
+fusing, averaging, saving and comparing adapters is arithmetic on it. A network whose stages have
+different widths (`staged.Staged`) has four tensors for each stage.
 """
 
 import math
@@ -22,7 +22,7 @@ KINDS = ("down.weight", "down.bias", "up.weight", "up.bias")
 
 
 class Layer(NamedTuple):
-    """An adapter's tensors beside one block; before their own axes there may be others."""
+    """An adapter's tensors beside one block; there may be leading axes."""
 
     down_weight: Tensor  # [..., r, D]
     down_bias: Tensor  # [..., r]
@@ -31,7 +31,7 @@ class Layer(NamedTuple):
 
 
 class Adapter(Attachment):
-    """Beside every block of one stage, or of several."""
+    """An adapter beside every block of one stage, or of several."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Adapter(Attachment):
         dropout: float = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
-        """A no-op at the start: Kaiming-uniform down-projections, zeros elsewhere."""
+        """Initialise as a no-op: Kaiming-uniform down-projections, zeros elsewhere."""
         super().__init__()
         self.scale, self.dropout = scale, dropout
         bound = 1 / math.sqrt(width)
@@ -56,11 +56,11 @@ class Adapter(Attachment):
         return self.scale * self.up(layer, hidden)
 
     def tensors(self) -> Tensors:
-        """A detached copy of the four tensors."""
+        """Return a detached copy of the four tensors."""
         return {name: p.detach().clone() for name, p in self.named_parameters()}
 
     def set(self, tensors: Mapping[str, Tensor]) -> "Adapter":
-        """Take these values; returns itself."""
+        """Set these values; return self."""
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 parameter.copy_(tensors[name])
@@ -68,9 +68,9 @@ class Adapter(Attachment):
 
 
 class StagedAdapter(Adapter):
-    """An adapter for each stage of a network, whose blocks are counted through.
+    """An adapter for each stage of a network; block numbers run through all stages.
 
-    Empty for a network without places for adapters; it then changes nothing.
+    It is empty for a network without places for adapters, and then changes nothing.
     """
 
     def __init__(self, stages: Sequence[Adapter], scale: float, dropout: float) -> None:
@@ -93,13 +93,13 @@ def adapter_beside(
     dropout: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> Adapter:
-    """A new adapter for a network with stages of so many blocks and of such a width."""
+    """Return a new adapter for a network with stages of so many blocks and such a width."""
     made = [Adapter(depth, width, rank, scale, dropout, generator) for depth, width in stages]
     return made[0] if len(made) == 1 else StagedAdapter(made, scale, dropout)
 
 
 def layers_of(tensors: Mapping[str, Tensor], axis: int = 0) -> list[Layer]:
-    """The tensors beside each block, of all stages in order; blocks are counted along this axis."""
+    """Return the tensors beside each block, over all stages; blocks are counted along ``axis``."""
     found: list[Layer] = []
     for stage in _stages_in(tensors):
         named = (tensors[f"{stage}{kind}"].unbind(axis) for kind in KINDS)
@@ -108,12 +108,12 @@ def layers_of(tensors: Mapping[str, Tensor], axis: int = 0) -> list[Layer]:
 
 
 def up_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
-    """The last map of each stage."""
+    """Return the up-projections of each stage."""
     return [tensors[f"{stage}up.weight"] for stage in _stages_in(tensors)]
 
 
 def _stages_in(tensors: Mapping[str, Tensor]) -> list[str]:
-    """What comes before "up.weight" in the names: "" alone, or "stages.0." and so on."""
+    """Return the prefixes before "up.weight" in the names: "" alone, or "stages.0." and so on."""
     found = (name.removesuffix("up.weight") for name in tensors if name.endswith("up.weight"))
     return sorted(found, key=lambda stage: (len(stage), stage))
 
@@ -130,9 +130,9 @@ class _Stack(nn.Module):
 
 
 class AdapterForEach(Attachment):
-    """An adapter without dropout, of which every image of a batch has a copy of its own.
+    """An adapter without dropout, of which every image of a batch has its own copy.
 
-    All copies hold the same values and take no memory, but each has its own gradient: that of one
+    All copies have the same values and take no memory, but each has its own gradient: that of one
     image's loss (`fusion.gradients`).
     """
 
@@ -143,7 +143,7 @@ class AdapterForEach(Attachment):
         self._layers: list[Layer] = []
 
     def begin(self, batch: int) -> None:
-        """New copies, without gradients."""
+        """Make new copies, without gradients."""
         self.own = {
             name: p.detach().expand(batch, *p.shape).requires_grad_()
             for name, p in self.adapter.named_parameters()
@@ -155,11 +155,11 @@ class AdapterForEach(Attachment):
 
 
 def each_branch(x_KMD: Tensor, layer: Layer) -> Tensor:
-    """K adapters beside one block, each of its own tokens; not scaled."""
+    """Apply K adapters beside one block, each to its own tokens; not scaled."""
     hidden_KMr = F.relu(each_linear(x_KMD, layer.down_weight, layer.down_bias))
     return each_linear(hidden_KMr, layer.up_weight, layer.up_bias)
 
 
 def each_linear(x_KMI: Tensor, weight_KOI: Tensor, bias_KO: Tensor) -> Tensor:
-    """K linear maps, each of its own inputs."""
+    """Apply K linear maps, each to its own inputs."""
     return torch.baddbmm(bias_KO[:, None], x_KMI, weight_KOI.transpose(1, 2))

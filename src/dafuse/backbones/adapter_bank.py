@@ -1,4 +1,4 @@
-"""Several adapters on one network at once: every image goes through with each of them."""
+"""Several adapters on one network at once: every image passes with each of them."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from dafuse.backbones.attach import Attachment
 class AdapterBank(Attachment):
     """Stored adapters, stacked: `down.weight` is [K, L, r, D], and so on. None is trained.
 
-    The features read out are [B, K, D]: of each image, under each adapter. The batch is repeated
-    before the first block and goes through the network as one, so that K adapters cost K passes
-    of arithmetic but only one of launching.
+    The features are [B, K, D]: each image under each adapter. The batch is repeated before the
+    first block and passes as one, so K adapters cost the arithmetic of K forward passes but launch
+    only one.
     """
 
-    compiles = False  # a new size with each adapter; its batches are large enough without
+    compiles = False  # its size changes with each adapter; its batches are large enough anyway
 
     def __init__(self, scale: float = 0.1) -> None:
         super().__init__()
@@ -33,28 +33,28 @@ class AdapterBank(Attachment):
         return len(self)
 
     def append(self, adapter: Tensors) -> None:
-        """Store one more adapter."""
+        """Store another adapter."""
         for name, tensor in adapter.items():
             new = tensor.detach()[None]
             old = self.stacked.get(name, new[:0])
             self.stacked[name] = torch.cat([old.to(new.device), new])
 
     def __getitem__(self, position: int) -> Tensors:
-        """One of the stored adapters."""
+        """Return one of the stored adapters."""
         return {name: tensor[position] for name, tensor in self.stacked.items()}
 
     def take(self, positions: Sequence[int]) -> "AdapterBank":
-        """Another bank: the adapters at these positions."""
+        """Return a bank of the adapters at these positions."""
         bank = AdapterBank(self.scale)
         bank.stacked = {name: tensor[list(positions)] for name, tensor in self.stacked.items()}
         return bank
 
     def mean(self) -> Tensors:
-        """The adapter in the middle of those stored."""
+        """Return the mean of the stored adapters."""
         return {name: tensor.mean(0) for name, tensor in self.stacked.items()}
 
     def with_one_more(self, adapter: Tensors) -> "AdapterBank":
-        """Another bank: these adapters, and this one behind them."""
+        """Return a bank of these adapters and another one."""
         bank = AdapterBank(self.scale)
         bank.stacked = dict(self.stacked)
         bank.append(adapter)

@@ -1,4 +1,4 @@
-"""Any network of timm that gives the features of its blocks or stages: frozen, nothing attaches."""
+"""Any timm network that gives the features of its blocks or stages: frozen, without attachments."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -15,18 +15,17 @@ from dafuse.errors import DafuseError
 
 
 class Seen(NamedTuple):
-    """What a network makes of a batch."""
+    """The levels and the output of a network for a batch."""
 
     levels: list[tuple[Tensor, Tensor | None]]  # positions [B, N, D], class token [B, D]
-    pooled_BD: Tensor  # what its own classifier would be given
+    pooled_BD: Tensor  # the input of the network's own classifier
 
 
 class AnyTimm(Network):
     """Features by `forward_intermediates`, timm's one interface to all its families.
 
-    The last level's feature is what timm would give the network's own classifier; inner levels have
-    a class token where the network has one, else the mean of all positions. All are brought to one
-    scale.
+    The last level's feature is the input of the network's own classifier. Inner levels have a class
+    token if the network has one, else the mean of all positions. All are brought to one scale.
     """
 
     offers: ClassVar[frozenset[Need]] = frozenset({"features", "whole network"})
@@ -41,7 +40,7 @@ class AnyTimm(Network):
                 "stages: choose another"
             )
         options = signature(model.forward_intermediates).parameters
-        prefixes = getattr(model, "num_prefix_tokens", 0)  # without any, some give none back
+        prefixes = getattr(model, "num_prefix_tokens", 0)  # without any, some networks return none
         self._has_prefix = "return_prefix_tokens" in options and prefixes > 0
         self._has_cls = self._has_prefix and getattr(model, "cls_token", None) is not None
         channels = [stage["num_chs"] for stage in model.feature_info]
@@ -80,7 +79,7 @@ class AnyTimm(Network):
         return self.read(kinds, level)
 
     def walk(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
-        """All levels, and what the network ends in."""
+        """Return all levels, and the network's output."""
         if attached is not None:
             raise TypeError(f"nothing can be attached to {self.tag}")
         more = {"return_prefix_tokens": True} if self._has_prefix else {}
@@ -89,7 +88,7 @@ class AnyTimm(Network):
         return Seen(levels, self.pool(last))
 
     def pool(self, last: Tensor) -> Tensor:
-        """What the network's own classifier would be given of its last level."""
+        """Return the input of the network's own classifier, given the last level."""
         pooled_BD: Tensor = self.timm.forward_head(last, pre_logits=True)
         return pooled_BD
 
@@ -101,5 +100,5 @@ class AnyTimm(Network):
 
 
 def positions_of(grid_BDHW: Tensor) -> Tensor:
-    """A grid's vectors one after another [B, N, D]."""
+    """Return a grid's vectors as a sequence [B, N, D]."""
     return grid_BDHW.flatten(2).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What a frozen network gives and what a method may need of it. No torch here."""
+"""The protocol of a frozen network, and the needs that a method may have. No torch here."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -19,39 +19,39 @@ class Backbone(Protocol):
     """A frozen network: an exported file (`extractor`), or one of torch (`taught.torch_eye`)."""
 
     tag: str  # exact: it names one set of weights
-    sha256: str  # of the file of weights
+    sha256: str  # of the weights file
     preprocessing: Preprocessing
 
     @property
     def offers(self) -> Collection[Need]:
-        """What a method may ask of it."""
+        """The needs of methods that it meets."""
 
     @property
     def width(self) -> int:
-        """How many numbers the features of the last level have."""
+        """The number of columns of the last level's features."""
 
     @property
     def depth(self) -> int:
-        """How many levels there are (`depths`)."""
+        """The number of levels (`depths`)."""
 
     @property
     def stages(self) -> list[tuple[int, int]]:
-        """Blocks that have a place for an adapter, and their width, of each stage; or none."""
+        """For each stage, the number of blocks with a place for an adapter, and their width."""
 
     def parts(self, depths: Depths) -> list[Part]:
-        """What the features of these depths are made of, in order."""
+        """Return the parts that make up the features of these depths, in order."""
 
     def width_at(self, depths: Depths) -> int:
-        """How many numbers the features of these depths have."""
+        """Return the number of columns of the features of these depths."""
 
     def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
-        """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
+        """Return features [B, F] of what `preprocessing.centre_square` cuts: float32 0 to 255."""
 
     def graph(self, depths: Depths) -> "ModelProto":
-        """The network as one ONNX graph with all its weights, whose output is ``features``."""
+        """Return the network as one ONNX graph with all its weights; its output is ``features``."""
 
 
-# what each need is, and which networks serve; the first that is named lies in the package
+# each need in words, and which networks meet it; the first one named is in the package
 WORDS: dict[Need, tuple[str, str]] = {
     "features": ("features", "any network of timm"),
     "adapters": (
@@ -75,7 +75,7 @@ WORDS: dict[Need, tuple[str, str]] = {
 
 
 def in_words(method: str, options: Mapping[str, Any]) -> str:
-    """The method, and that it tunes the network where its options say so."""
+    """Return the method's name, with its option ``tune`` if it trains the network."""
     tune = options.get("tune", "none")
     return method if tune == "none" else f"{method} with tune={tune}"
 

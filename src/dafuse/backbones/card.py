@@ -1,4 +1,4 @@
-"""What an .onnx file of dafuse says about itself, as text properties; the last is its checksum.
+"""The card inside a dafuse .onnx file: text properties, the last of which is its checksum.
 
 No torch here.
 """
@@ -16,13 +16,13 @@ from dafuse.backbones.depths import Part, What
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Preprocessing
 from dafuse.errors import DafuseError
 
-LARGEST_SIDE = 4096  # pixels that an image is resized to
+LARGEST_SIDE = 4096  # max pixels of the side that an image is resized to
 LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
 SEAL = "sha256_of_all_before"
 INPUT = "pixels"
-# for whoever has the file and not dafuse
+# for people who have the file but not dafuse
 PICTURES = {
     "input": "pixels: float32 [N, 3, size, size], RGB, 0 to 255 (the graph applies mean and std)",
     "resize_and_crop": "the short side to `resize`, then the centre square of `size`; with crop "
@@ -35,21 +35,21 @@ FEATURES = {
     "of its patches or positions), width (how many numbers)",
 }
 
-CHUNK = 2**20  # bytes of a file that are hashed at once
+CHUNK = 2**20  # bytes that are hashed at once
 # an entry of TensorProto.external_data as protobuf has it: its key, the length of a name, the name
 LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])(.{1,127})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class BackboneCard:
-    """What a file that gives features says about itself."""
+    """The description of a file that gives features."""
 
     tag: str
-    sha256: str  # of the file of weights
+    sha256: str  # of the weights file
     preprocessing: Preprocessing
-    width: int  # numbers of what stands for the whole image at the last level
-    depth: int  # levels
-    parts: dict[str, list[Part]]  # what each output is made of, in order
+    width: int  # columns of the feature for the whole image at the last level
+    depth: int  # number of levels
+    parts: dict[str, list[Part]]  # the parts of each output, in order
     made_by: str  # the version of dafuse
 
     def properties(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ def _part(level: int, what: What, width: int) -> Part:
 
 
 def require_fits(tag: str, size: int, instead: str = "") -> None:
-    """Refuse a network of so many bytes of weights that no .onnx file holds them."""
+    """Refuse a network with more bytes of weights than an .onnx file can hold."""
     if size > LARGEST:
         raise DafuseError(
             f"{tag} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
@@ -98,12 +98,12 @@ def require_fits(tag: str, size: int, instead: str = "") -> None:
 
 
 def as_properties(content: Mapping[str, Any]) -> dict[str, str]:
-    """Each value as JSON, by a name of its own."""
+    """Return each value as JSON, under a prefixed name."""
     return {PREFIX + name: json.dumps(value, ensure_ascii=False) for name, value in content.items()}
 
 
 def read_properties(properties: Mapping[str, str], file: object) -> dict[str, Any]:
-    """Those of dafuse, as they were before `as_properties`."""
+    """Return dafuse's properties as they were before `as_properties`."""
     ours = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
     try:
         return {key.removeprefix(PREFIX): json.loads(text) for key, text in ours.items()}
@@ -112,7 +112,7 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
 
 
 def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
-    """What `asdict` made of it; a ValueError or TypeError says what it cannot be."""
+    """Undo `asdict`; raise ValueError or TypeError if the values are impossible."""
     require_counts(looks, "size", "resize")
     if max(looks["size"], looks["resize"]) > LARGEST_SIDE:
         raise ValueError(f"no network sees more than {LARGEST_SIDE} pixels a side")
@@ -126,34 +126,34 @@ def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
 
 
 def require_counts(content: Mapping[str, Any], *names: str) -> None:
-    """Raise a ValueError where one of these is no whole number from 1 on."""
+    """Raise ValueError if one of these is not a whole number from 1 on."""
     for name in names:
         if type(content[name]) is not int or content[name] < 1:
             raise ValueError(f"{name} must be a whole number from 1 on, not {content[name]!r}")
 
 
 def require_words(content: Mapping[str, Any], *names: str) -> None:
-    """Raise a ValueError where one of these is no text that can be shown on one line."""
+    """Raise ValueError if one of these is not text for one line."""
     for name in names:
         if not isinstance(content[name], str) or not content[name].isprintable():
             raise ValueError(f"{name} must be text, not {content[name]!r}")
 
 
 def is_number(value: object) -> bool:
-    """Whether JSON gave an int or a float, which may be infinite but not NaN."""
+    """Tell whether JSON gave an int or a float, which may be infinite but not NaN."""
     return type(value) in (int, float) and value == value
 
 
 def sealed(content: bytes) -> bytes:
-    """A serialised model with one property more, at its very end: the SHA-256 of all before it.
+    """Append a last property to a serialised model: the SHA-256 of all bytes before it.
 
-    A protobuf goes on where another entry of a list is appended, so this is a model as before.
+    In a protobuf, appending an entry to a list leaves the rest valid, so this is the same model.
     """
     return content + _seal(hashlib.sha256(content).hexdigest())
 
 
 def require_sealed(file: Path) -> None:
-    """Refuse a file that does not end in the SHA-256 of all that comes before."""
+    """Refuse a file that does not end in the SHA-256 of all bytes before."""
     expected, end = _seals(file)
     if end == expected:
         return
@@ -166,20 +166,20 @@ def require_sealed(file: Path) -> None:
 
 
 def is_sealed(file: Path) -> bool:
-    """Whether it ends in the SHA-256 of all that comes before."""
+    """Tell whether the file ends in the SHA-256 of all bytes before."""
     expected, end = _seals(file)
     return end == expected
 
 
 def files_beside(file: Path) -> list[str]:
-    """Names of the files that a graph has weights in, which its own seal says nothing about."""
+    """Return the names of files with the graph's weights, which its seal does not cover."""
     with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
         found = {match[2][: match[1][0]] for match in re.finditer(LOCATION, content)}
     return sorted(name.decode(errors="replace") for name in found)
 
 
 def _seals(file: Path) -> tuple[bytes, bytes]:
-    """The seal that the file should end in, and what it ends in."""
+    """Return the seal that the file should end in, and its actual end."""
     digest, left = hashlib.sha256(), file.stat().st_size - len(_seal("0" * 64))
     with file.open("rb") as stream:
         while left > 0 and (part := stream.read(min(CHUNK, left))):
@@ -189,11 +189,11 @@ def _seals(file: Path) -> tuple[bytes, bytes]:
 
 
 def _seal(digest: str) -> bytes:
-    """The property as protobuf has it: an entry of ModelProto.metadata_props, which is field 14."""
+    """Return the property in protobuf: an entry of ModelProto.metadata_props, which is field 14."""
     entry = _field(1, SEAL.encode()) + _field(2, digest.encode())
     return _field(14, entry)
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes, fewer than 128 of them: its number and type, its length, its content."""
+    """Return a field of fewer than 128 bytes: its number and type, its length, its content."""
     return bytes([number << 3 | 2, len(content)]) + content

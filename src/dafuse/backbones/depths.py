@@ -1,8 +1,8 @@
-"""Features at several depths of a network: what is read at which level, and in what order.
+"""Features at several depths of a network: the parts to read at each level, and their order.
 
-A level is a block of a transformer, or a stage of a network that has stages. At each, one vector is
-read that stands for the whole image, and the mean and the standard deviation of its tokens (or
-positions) over the image. All that is read is laid side by side. No torch here.
+A level is a block of a transformer, or a stage of a network with stages. At each level one vector
+stands for the whole image, and its tokens (or positions) have a mean and a std over the image. The
+parts are concatenated. No torch here.
 """
 
 from collections.abc import Sequence
@@ -10,36 +10,35 @@ from typing import Literal, NamedTuple, get_args
 
 Depths = Literal["last", "top", "all", "moments"]
 DEPTHS: tuple[Depths, ...] = get_args(Depths)
-# for the whole image: the class token; what the network's own classifier would be given; over the
-# image, of each number of a token: its mean and its standard deviation
+# for the whole image: the class token, or the input of the network's own classifier; over the
+# image: the mean and the std of each column of its tokens
 What = Literal["cls", "pooled", "mean", "std"]
-WHOLE: tuple[What, ...] = ("cls", "pooled")  # made by the network, not averaged by us
+WHOLE: tuple[What, ...] = ("cls", "pooled")  # from the network, not averaged here
 
 
 class Part(NamedTuple):
-    """What is read at one level."""
+    """A vector read at one level."""
 
     level: int
     what: What
-    width: int  # how many numbers
+    width: int  # number of columns
 
 
 class Level(NamedTuple):
-    """What a network offers to read at one level."""
+    """The vectors that a network offers at one level."""
 
-    whole: What  # what stands for the whole image
+    whole: What  # the one for the whole image
     whole_width: int
-    width: int  # numbers of a token
+    width: int  # columns of a token
 
 
 def parts_of(depths: Depths, levels: Sequence[Level]) -> list[Part]:
-    """What is read of a network with these levels, in order.
+    """Return the parts to read from a network with these levels, in order.
 
-    - last: what stands for the whole image at the last level;
-    - top: the same of the last three levels, and the mean of the last tokens;
-    - all: the same of every level, and the mean of the last tokens;
-    - moments: the same, and the mean and the standard deviation of the tokens, of the last three
-      quarters of the levels.
+    - last: the vector for the whole image at the last level;
+    - top: the same at the last three levels, and the mean of the last tokens;
+    - all: the same at every level, and the mean of the last tokens;
+    - moments: at the last three quarters of the levels the same, and mean and std of the tokens.
     """
     last = len(levels) - 1
 
@@ -57,16 +56,16 @@ def parts_of(depths: Depths, levels: Sequence[Level]) -> list[Part]:
     else:
         first = max(0, last - 2) if depths == "top" else 0
         parts = [*map(whole, range(first, last + 1)), tokens(last, "mean")]
-    return list(dict.fromkeys(parts))  # where the mean stands for the whole, it is read once
+    return list(dict.fromkeys(parts))  # a mean that stands for the whole image is read once
 
 
 def levels_of_tokens(depth: int, width: int) -> list[Level]:
-    """Those of a plain transformer: every block has a class token."""
+    """Return the levels of a plain transformer: every block has a class token."""
     return [Level("cls", width, width)] * depth
 
 
 def place_of(part: Part, parts: Sequence[Part]) -> slice:
-    """The columns where this part lies among these."""
+    """Return the columns of this part among these parts."""
     start = sum(before.width for before in parts[: parts.index(part)])
     return slice(start, start + part.width)
 

@@ -1,4 +1,4 @@
-"""A network of torch written to one .onnx file for the light core, and compared with it first."""
+"""Export of a torch network to one .onnx file for the light core, compared with it first."""
 
 from pathlib import Path
 
@@ -14,28 +14,28 @@ from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_atomically
 
-TOLERANCE = 1e-3  # of features, whose numbers are about 1; 1e-5 is usual
+TOLERANCE = 1e-3  # max difference of features, whose size is about 1; 1e-5 is usual
 
 
 def export_backbone(network: Network, file: Path) -> float:
-    """Write the file, whole and computing what the network does, or not at all.
+    """Write the file, complete and with the network's features, or not at all.
 
-    Returns the largest difference between features of the two, on pictures made up for that.
+    Return the largest difference between both features, on made-up images.
     """
     require_exportable(network, file)
     content = graph(network)
     difference = _largest_difference(content, network)
-    if not difference <= TOLERANCE:  # or is no number
+    if not difference <= TOLERANCE:  # or is not a number
         raise DafuseError(
-            f"what was exported of {network.tag} gives other features than the network (they "
-            f"differ by up to {difference:.2g}): nothing was written"
+            f"the exported {network.tag} gives other features than the network (they differ "
+            f"by up to {difference:.2g}): nothing was written"
         )
     write_atomically(file, content)
     return difference
 
 
 def require_exportable(network: Network, file: Path) -> None:
-    """Refuse what cannot be written, before it is computed."""
+    """Refuse what cannot be exported, before computing anything."""
     if file.suffix.lower() != ".onnx":
         raise DafuseError(f"the file of an exported network ends in .onnx, which {file} does not")
     require_writable(file)
@@ -44,7 +44,7 @@ def require_exportable(network: Network, file: Path) -> None:
 
 
 def _largest_difference(content: bytes, network: Network) -> float:
-    """Between features by onnxruntime and by torch, as a share of the typical feature."""
+    """Return the max difference between onnxruntime's and torch's features, over a typical one."""
     pixels_N3SS = made_up(network.preprocessing.size)
     found = session_of(content).run(list(DEPTHS), {INPUT: pixels_N3SS})
     with torch.no_grad():

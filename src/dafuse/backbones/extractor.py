@@ -37,7 +37,7 @@ FEATURES = "features"  # the output of `Extractor.graph`
 
 
 class Extractor:
-    """A frozen network in an .onnx file that `backbones.graph` made: a `Backbone`."""
+    """A frozen network in an .onnx file made by `backbones.graph`: a `Backbone`."""
 
     offers: frozenset[Need] = frozenset({"features"})
 
@@ -45,8 +45,8 @@ class Extractor:
         """Open a file.
 
         Args:
-            file: what `dafuse backbone export` wrote
-            threads: how many; default: one for each processor that the process may use
+            file: a file written by `dafuse backbone export`
+            threads: number of threads; default: one for each processor that the process may use
             device: cpu, cuda or mps (onnxruntime's provider for it); auto: cuda if it is there
         """
         path = self._file = Path(file).expanduser()
@@ -62,7 +62,7 @@ class Extractor:
     def embedded(
         cls, tag: str = COMPACT, threads: int | None = None, device: str = "auto"
     ) -> "Extractor":
-        """A network inside the package."""
+        """Open a network inside the package."""
         path = embedded_graph(tag)
         weights = path.with_suffix(".safetensors")
         for needed in (path, weights):
@@ -76,28 +76,28 @@ class Extractor:
 
     @property
     def file(self) -> Path | None:
-        """Path of the file; None for a network inside the package."""
+        """The path of the file; None for a network inside the package."""
         return None if is_packaged(self.tag, self.sha256) else self._file
 
     @property
     def stages(self) -> list[tuple[int, int]]:
-        """No places for adapters."""
+        """Empty: there are no places for adapters."""
         return []
 
     @property
     def pixels(self) -> int:
-        """Side of the square that the network sees."""
+        """The side of the square that the network takes."""
         return self.preprocessing.size
 
     def parts(self, depths: Depths) -> list[Part]:
-        """What the features of these depths are made of, in order."""
+        """Return the parts that make up the features of these depths, in order."""
         if depths not in self._card.parts:
             names = ", ".join(self._card.parts)
             raise DafuseError(f"{self.tag} has features at depths {names}, not {depths!r}")
         return self._card.parts[depths]
 
     def width_at(self, depths: Depths) -> int:
-        """How many numbers the features of these depths have."""
+        """Return the number of columns of the features of these depths."""
         return width_of(self.parts(depths))
 
     def features(
@@ -107,13 +107,13 @@ class Extractor:
         batch: int = AT_ONCE,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Float32 [N, F] of one image or many; the first that cannot be read is an error.
+        """Return float32 features [N, F]; the first image that cannot be read is an error.
 
         Args:
             images: files, their bytes, Pillow images, or arrays uint8 [H, W, 3] of any sizes
-            depths: what is read of the network
+            depths: the depths to read from the network
             batch: images that are decoded and computed together
-            progress: told of each image
+            progress: counts each image
         """
         given = as_list(images)
         rows = require_read(given, self.each_features(given, depths, batch, progress))
@@ -126,7 +126,7 @@ class Extractor:
         batch: int = AT_ONCE,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray | UnreadableImage]:
-        """Features [F] of each image, or why it could not be read, as they come."""
+        """Yield the features [F] of each image in order, or the reason why it could not be read."""
         self.parts(depths)
 
         def compute(squares: list[np.ndarray]) -> np.ndarray:
@@ -139,19 +139,19 @@ class Extractor:
                 bar.advance()
 
     def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
-        """Features [B, F] of what `preprocessing.centre_square` cuts, float32 of 0 to 255."""
+        """Return features [B, F] of what `preprocessing.centre_square` cuts: float32 0 to 255."""
         wanted: dict[str, tuple[int, ...]] = {depths: (self.width_at(depths),)}
         (feats_BF,) = computed(self._session, self._file, squares_B3SS, wanted)
         return feats_BF
 
     def graph(self, depths: Depths) -> "ModelProto":
-        """The network as one ONNX graph with all its weights, whose output is ``features``."""
+        """Return the network as one ONNX graph with all its weights; its output is ``features``."""
         self.parts(depths)
         return _read_whole(self._file, depths, FEATURES)
 
 
 def embedded_graph(tag: str = COMPACT) -> Path:
-    """Where the graph of a network inside the package lies: beside its weights."""
+    """Return the path of the graph of a network inside the package: beside its weights."""
     return Path(__file__).with_name(BACKBONES[tag].packaged).with_suffix(".onnx")
 
 
@@ -166,9 +166,9 @@ PROVIDERS = {
 def open_session(
     path: Path, threads: int, device: str = "cpu", with_files: bool = False
 ) -> "InferenceSession":
-    """The file opened by onnxruntime on this device, or one line that says why it cannot be.
+    """Open the file by onnxruntime on this device, or say in one line why that is impossible.
 
-    Weights may lie in files beside it only where the caller looks at those, too.
+    Pass ``with_files`` only after checking the files beside it that may have its weights.
     """
     try:
         from onnxruntime import InferenceSession, SessionOptions, get_available_providers
@@ -191,15 +191,15 @@ def open_session(
         how = f"pip install {package}" if package else "it needs a Mac"
         raise DafuseError(f"onnxruntime has no {device} here: {how}, or leave out --device")
     options = SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised, which is enough
-    # a number, as threads that onnxruntime counts itself are tied to a processor each, busy or not
+    options.log_severity_level = 4  # errors are raised, which is enough
+    # an explicit number: onnxruntime ties threads that it counts itself to one processor each
     options.intra_op_num_threads = threads
-    # threads that wait in a loop slow down all else, and crawl beside what is busy
+    # waiting threads that spin slow down everything else
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     wanted = list(dict.fromkeys([provider, PROVIDERS["cpu"][0]]))
     try:
         return InferenceSession(path, options, providers=wanted)
-    except Exception as error:  # onnxruntime has a class of error for each way to fail
+    except Exception as error:  # onnxruntime has an error class for each failure
         raise DafuseError(f"{path} is no whole .onnx file: {_in_a_line(error)}") from None
 
 
@@ -209,10 +209,10 @@ def computed(
     squares_B3SS: np.ndarray,
     wanted: Mapping[str, tuple[int, ...]],
 ) -> list[np.ndarray]:
-    """These outputs of a file for a batch, each float32 and of this shape for every image."""
+    """Return these outputs for a batch, each float32 and of this shape for every image."""
     try:
         found = session.run(list(wanted), {INPUT: squares_B3SS})
-    except Exception as error:  # onnxruntime has a class of error for each way to fail
+    except Exception as error:  # onnxruntime has an error class for each failure
         if isinstance(error, MemoryError):
             raise
         raise DafuseError(f"{file} cannot be computed with: {_in_a_line(error)}") from None
@@ -228,7 +228,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _require_inside(path: Path, with_files: bool) -> None:
-    """Refuse weights that are not in the file, nor in a file of the same folder if that may be."""
+    """Refuse weights outside the file, or outside its folder if ``with_files``."""
     for name in files_beside(path):
         if not with_files or Path(name).name != name:
             raise DafuseError(
@@ -240,7 +240,7 @@ def _require_inside(path: Path, with_files: bool) -> None:
 
 
 def _require_weights(path: Path, sha256: str) -> None:
-    """Refuse weights beside a graph that are not those it was made of."""
+    """Refuse weights beside a graph other than those it was made with."""
     for name in files_beside(path):
         if _sha256_of(path.with_name(name)) != sha256:
             raise DafuseError(
@@ -254,22 +254,22 @@ def _sha256_of(file: Path) -> str:
 
 
 def session_of(content: bytes) -> "InferenceSession":
-    """A file that is not written yet, opened to compare what it computes."""
+    """Open the bytes of an unwritten file, to compare its results."""
     from onnxruntime import InferenceSession, SessionOptions
 
     options = SessionOptions()
-    options.log_severity_level = 4  # what is wrong is raised, which is enough
+    options.log_severity_level = 4  # errors are raised, which is enough
     return InferenceSession(content, options, providers=[PROVIDERS["cpu"][0]])
 
 
 def require_device(device: str) -> None:
-    """Refuse a name that is no device's."""
+    """Refuse a name that is not a device's."""
     if device not in ("auto", *PROVIDERS):
         raise DafuseError(f"the device must be auto, {', '.join(PROVIDERS)}, not {device!r}")
 
 
 def available_on(device: str) -> bool:
-    """Whether onnxruntime can compute there; where it is not installed, opening a file says so."""
+    """Tell whether onnxruntime can compute there; if it is missing, opening a file says so."""
     try:
         from onnxruntime import get_available_providers
     except ImportError:
@@ -278,16 +278,16 @@ def available_on(device: str) -> bool:
 
 
 def available_processors() -> int:
-    """Those that this process may use, which may be fewer than there are."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _read_whole(file: Path, output: str, name: str) -> "ModelProto":
-    """The part of a graph that computes this output, which gets a new name.
+    """Return the part of a graph that computes this output, under a new name.
 
-    It holds its weights itself. Those stored as float16 become float32, as quantisers want them.
+    It contains its weights, with float16 ones as float32, because quantisers want that.
     """
     import onnx
     from onnx.utils import Extractor as Part
@@ -308,7 +308,7 @@ def _read_whole(file: Path, output: str, name: str) -> "ModelProto":
 
 
 def _fold_constants(proto: "ModelProto") -> None:
-    """Do casts and transposes of weights now; onnxruntime would do them when it opens the file."""
+    """Apply casts and transposes of weights now, as onnxruntime would on opening the file."""
     from onnx import numpy_helper
 
     graph = proto.graph

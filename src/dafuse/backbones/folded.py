@@ -1,17 +1,17 @@
-"""A network with its adapter inside: for prediction only, with nothing attached.
+"""A network with its adapter folded in: for prediction only, without attachments.
 
 A block's second half is y = h + MLP(norm(h)) + scale * up(relu(down(h))). Both terms end in a
-linear map, so one map over the hidden units of both, side by side, gives their sum:
+linear map, so one map over the concatenated hidden units of both gives their sum:
 
     y = h + [act(fc1(norm(h))), relu(down(h))] @ [fc2, scale * up]^T + (b_fc2 + scale * b_up)
 
-Both begin with one as well, if not of the same input. With a token's mean m and deviation s, the
-norm is gamma * n + beta, where n = (h - m) / s; so h = s * n + m, and one map of n serves both:
+Both terms also begin with a linear map, of different inputs. With a token's mean m and std s, the
+norm is gamma * n + beta with n = (h - m) / s. So h = s * n + m, and one map of n serves both:
 
     fc1(norm(h)) = (W_fc1 * gamma) @ n + (W_fc1 @ beta + b_fc1)
     down(h) = s * (W_down @ n) + m * (W_down @ 1) + b_down
 
-That leaves a block as many products as it had without an adapter.
+A block then has as many products as without an adapter.
 """
 
 from copy import deepcopy
@@ -28,17 +28,17 @@ from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 
-FEW_TOKENS = 2048  # ten images of 224 pixels: launching takes longer than computing
+FEW_TOKENS = 2048  # ten images of 224 pixels; below, launching takes longer than computing
 
 
 def fold(vit: ViT, adapter: Adapter, in_two_products: bool = False) -> ViT:
-    """A copy of the network that gives, with nothing attached, what it gave with this adapter.
+    """Return a copy of the network that computes the same without the adapter attached.
 
-    Up to rounding: sums are taken in another order.
+    Results agree up to rounding, because sums are taken in another order.
 
     Args:
-        vit: stays as it is
-        adapter: its values are copied
+        vit: the network; it does not change
+        adapter: the adapter, whose values are copied
         in_two_products: faster where launching counts, on a GPU; `foldable` networks only
     """
     folded = deepcopy(vit)
@@ -46,12 +46,12 @@ def fold(vit: ViT, adapter: Adapter, in_two_products: bool = False) -> ViT:
         of_layer = {name: tensor[layer] for name, tensor in adapter.tensors().items()}
         kind = _InTwoProducts if in_two_products else _Merged if _plain(block.mlp) else _Beside
         block.mlp = kind(block, of_layer, adapter.scale)
-        block.norm2, block.ls2 = nn.Identity(), nn.Identity()  # both are inside now
+        block.norm2, block.ls2 = nn.Identity(), nn.Identity()  # both are inside the new MLP
     return folded.requires_grad_(False)
 
 
 def foldable(network: Network) -> TypeGuard[ViT]:
-    """Whether adapters can be folded in two products, and the network stays as it is."""
+    """Tell whether adapters can be folded in two products, without changing the network."""
     frozen = not any(parameter.requires_grad for parameter in network.parameters())
     return (
         frozen
@@ -66,19 +66,19 @@ def foldable(network: Network) -> TypeGuard[ViT]:
 
 
 class _InTwoProducts(nn.Module):
-    """Norm, MLP, layer scale and adapter of a block: a map of the normed tokens, and another."""
+    """Norm, MLP, layer scale and adapter of a block as two maps of the normalised tokens."""
 
     def __init__(self, block: Block, adapter: Tensors, scale: float) -> None:
         super().__init__()
         norm, fc1 = block.norm2, block.mlp.fc1
         weight_HD, dtype = fc1.weight.float(), fc1.weight.dtype
-        down_RD = adapter["down.weight"].to(dtype).float()  # as the product will see it
+        down_RD = adapter["down.weight"].to(dtype).float()  # as the product rounds it
         gamma_D, beta_D = (
             torch.full_like(weight_HD[0], default) if given is None else given.float()
             for given, default in ((norm.weight, 1.0), (norm.bias, 0.0))
         )
         bias_H = weight_HD @ beta_D + (0 if fc1.bias is None else fc1.bias.float())
-        self.hidden = len(weight_HD)  # units of the MLP; those of the adapter follow
+        self.hidden = len(weight_HD)  # units of the MLP, followed by those of the adapter
 
         def after_them(values_R: Tensor) -> Tensor:
             return torch.cat([torch.zeros_like(bias_H), values_R])
@@ -106,7 +106,7 @@ class _InTwoProducts(nn.Module):
 
 
 class _Merged(nn.Module):
-    """The same with the adapter's down-projection apart: faster where computing counts."""
+    """The same with a separate down-projection of the adapter: faster where computing counts."""
 
     def __init__(self, block: Block, adapter: Tensors, scale: float) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class _Merged(nn.Module):
 
 
 class _Beside(nn.Module):
-    """The same of an MLP that ends in something else, with the adapter beside it."""
+    """The same for an MLP that does not end in a linear map, with the adapter beside it."""
 
     def __init__(self, block: Block, adapter: Tensors, scale: float) -> None:
         super().__init__()
@@ -133,12 +133,12 @@ class _Beside(nn.Module):
 
 
 def _plain(mlp: nn.Module) -> bool:
-    """Whether it is fc2(act(fc1(x))) and nothing else; gated ones are not."""
+    """Tell whether the MLP is fc2(act(fc1(x))) and nothing else; gated ones are not."""
     return type(mlp) is Mlp and isinstance(mlp.fc2, nn.Linear) and isinstance(mlp.norm, nn.Identity)
 
 
 def _last(block: Block, adapter: Tensors, scale: float) -> nn.Linear:
-    """The last map of the MLP, layer scale included, and that of the adapter as one."""
+    """Return the last map of the MLP, layer scale included, and that of the adapter as one."""
     fc2 = block.mlp.fc2
     up_DR, up_D = scale * adapter["up.weight"], scale * adapter["up.bias"]
     gamma_D = getattr(block.ls2, "gamma", torch.ones_like(up_D))

@@ -3,9 +3,9 @@
 python -m dafuse.backbones.graph   # writes the graphs of the embedded networks again
 
 The graph takes pixels and has an output for each kind of depths. Its weights are inside the file,
-or it points at the bytes of a safetensors file in the same folder: of an embedded network, the
-package has one copy for torch and onnxruntime. Casts from float16 and transposes are folded when
-onnxruntime opens the file. Needs the extra `torch`.
+or it points to the bytes of a safetensors file in the same folder: so the package has one copy of
+an embedded network for torch and onnxruntime. onnxruntime folds casts from float16 and transposes
+when it opens the file. Needs the extra `torch`.
 """
 
 import json
@@ -33,12 +33,12 @@ from dafuse.files import write_atomically
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-OPSET = 20  # the first that has GELU as one node
-SMALL = 4096  # bytes of a constant that need not come from the file of weights
+OPSET = 20  # the first with GELU as one node
+SMALL = 4096  # bytes of a constant that may stay in the graph
 
 
 class AllDepths(nn.Module):
-    """Float pixels, 0 to 255, to the features of each kind of depths, in one pass."""
+    """A map from float pixels, 0 to 255, to the features of each kind of depths, in one pass."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -53,11 +53,11 @@ class AllDepths(nn.Module):
 
 
 def graph(network: Network, beside: Path | None = None) -> bytes:
-    """The content of an .onnx file.
+    """Return the content of an .onnx file.
 
     Args:
-        network: on the CPU
-        beside: its safetensors file of float16 weights, which the graph is to point into
+        network: a network on the CPU
+        beside: its safetensors file of float16 weights, to which the graph will point
     """
     import onnx
 
@@ -79,19 +79,19 @@ def graph(network: Network, beside: Path | None = None) -> bytes:
 
 
 def write_embedded() -> None:
-    """Write the graphs that the package has."""
+    """Write the graphs of the networks in the package."""
     for tag in (COMPACT, COMPACT_V1):
         file = embedded_graph(tag)
         write_atomically(file, graph(load_backbone(tag), file.with_suffix(".safetensors")))
 
 
 def example(size: int) -> tuple[tuple[Tensor], tuple[dict[int, torch.export.Dim]]]:
-    """Two images, for torch would take a batch of one to be one forever; and that it varies."""
+    """Return two images (torch takes a batch of one to be always one) and the batch's axis."""
     return (torch.zeros(2, 3, size, size),), ({0: torch.export.Dim("batch", min=1)},)
 
 
 def traced(network: nn.Module, size: int, outputs: Sequence[str]) -> "ModelProto":
-    """The network as ONNX, for batches of any size."""
+    """Return the network as ONNX, for batches of any size."""
     images, shapes = example(size)
     exported = torch.onnx.export(
         network,
@@ -108,11 +108,11 @@ def traced(network: nn.Module, size: int, outputs: Sequence[str]) -> "ModelProto
 
 
 def _bare(proto: "ModelProto") -> "ModelProto":
-    """Without what the exporter notes down for itself."""
+    """Remove the exporter's own notes."""
     graph = proto.graph
-    # shapes between the nodes: those of folded constants are wrong, at which the quantiser stops
+    # shapes between nodes: those of folded constants are wrong, which stops the quantiser
     del graph.value_info[:]
-    # which line of whose source file made each node
+    # the source line of each node
     for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
         part.doc_string = ""
@@ -126,7 +126,7 @@ class _Stored(NamedTuple):
     shape: list[int]
     offset: int  # from the beginning of the file
     length: int
-    transposed: bool = False  # the graph has it so
+    transposed: bool = False  # whether the graph has it transposed
 
 
 def _point_into(graph: "GraphProto", file: Path) -> None:
@@ -152,7 +152,7 @@ def _point_into(graph: "GraphProto", file: Path) -> None:
 
 
 def _stored_by_value(file: Path) -> dict[Any, _Stored]:
-    """Each tensor of the file, and each matrix's transpose, by its values as float32."""
+    """Return each tensor of the file, and each matrix's transpose, by its values as float32."""
     data = file.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")  # the length of the JSON text that follows
     found: dict[Any, _Stored] = {}
@@ -186,7 +186,7 @@ def _external(stored: _Stored, file: Path) -> "TensorProto":
 
 
 def _as_float32(stored: _Stored, name: str) -> "list[NodeProto]":
-    """Nodes that make the constant of this name of the stored tensor."""
+    """Return nodes that turn the stored tensor into the constant of this name."""
     from onnx import TensorProto, helper
 
     if not stored.transposed:
@@ -200,7 +200,7 @@ def _as_float32(stored: _Stored, name: str) -> "list[NodeProto]":
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporters' remarks to their own developers."""
+    """Silence the exporters' messages to their own developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

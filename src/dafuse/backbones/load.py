@@ -1,4 +1,4 @@
-"""From a tag to a frozen network with the right weights in it."""
+"""Loading a frozen network by its tag, with verified weights."""
 
 import sys
 from difflib import get_close_matches
@@ -33,9 +33,9 @@ def load_backbone(
 
 
 def build_backbone(tag: str, normalize: str = "weights") -> Network:
-    """The network of that tag with random weights: what it offers and costs can be told from it."""
+    """Return the tag's network with random weights, which shows what it offers and costs."""
     backbone = find_backbone(tag)
-    # the full tag, so that timm gives the configuration of these very weights
+    # the full tag gives timm's configuration of these exact weights
     name = backbone.architecture if backbone.packaged else backbone.tag
     model = timm.create_model(name, num_classes=0, **backbone.arguments)
     config = {**model.pretrained_cfg, **backbone.preprocessing}
@@ -44,7 +44,7 @@ def build_backbone(tag: str, normalize: str = "weights") -> Network:
 
 
 def network_of(model: nn.Module, preprocessing: Preprocessing, tag: str) -> Network:
-    """What serves this network of timm: with places where modules attach, if it knows them."""
+    """Wrap a timm network: with places for attachments if its family is known."""
     if not why_not_plain(model):
         return ViT(model, preprocessing, tag)
     kind = AnyTimm if why_not_staged(model) else Staged
@@ -57,7 +57,7 @@ def with_weights(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Network:
-    """The same network, with its weights: from a file, the package, a folder or the hub."""
+    """Load the network's weights: from a file, the package, a folder or the hub."""
     tag = network.tag
     path, source = locate(tag, file)
     if path is None:
@@ -69,16 +69,16 @@ def with_weights(
 
 
 def find_backbone(name: str) -> NamedWeights:
-    """One that is registered here, by its tag or as a named choice, or that timm knows."""
+    """Return a backbone by its tag or as a named choice, registered here or known to timm."""
     tag = tag_named(name)
     return BACKBONES.get(tag) or _any_timm(tag)
 
 
 def _fill(model: nn.Module, path: Path, tag: str) -> None:
-    """Put the file's tensors into the network, all of them but its classifier's."""
+    """Load the file's tensors into the network, except those of its classifier."""
     try:
         tensors = _without_classifier(load_file(path), model)
-        # each family of timm has its own way to read files of other sizes and of earlier names
+        # each timm family reads files of other sizes and of earlier names in its own way
         family = sys.modules[type(model).__module__]
         if adapt := getattr(family, "checkpoint_filter_fn", None):
             tensors = _without_classifier(adapt(tensors, model), model)
@@ -96,7 +96,7 @@ def _without_classifier(tensors: dict[str, Tensor], model: Any) -> dict[str, Ten
 
 
 def _any_timm(tag: str) -> NamedWeights:
-    """A tag that is not registered here but that timm knows."""
+    """Return a tag that is not registered here but that timm knows."""
     architecture, _, which = tag.partition(".")
     tags = timm.list_pretrained(f"{architecture}.*")
     if tag in tags:

@@ -1,6 +1,6 @@
-"""What every network of torch has in common: features of images, and what else it offers.
+"""The base class of torch networks: features of images, and what else a network offers.
 
-`vit.ViT` and `staged.Staged` have places where modules attach; all others are an
+`vit.ViT` and `staged.Staged` have places where modules attach; all others are
 `any_timm.AnyTimm`.
 """
 
@@ -20,43 +20,43 @@ from dafuse.data.preprocessing import Preprocessing
 
 
 class Network(nn.Module, ABC):
-    """Features of images under whatever is attached. Frozen, but for a copy made to be trained."""
+    """Features of images with an attachment. Frozen, except a copy made for training."""
 
     offers: ClassVar[frozenset[Need]]
     levels: list[Level]
-    stages: list[tuple[int, int]]  # blocks beside which adapters stand, and their width; or none
-    values_kept: int  # numbers that a forward pass holds of one image, one for each block's output
+    stages: list[tuple[int, int]]  # per stage: blocks that take an adapter, their width
+    values_kept: int  # numbers that a forward pass holds for one image, one for each block's output
 
     def __init__(self, timm_model: nn.Module, preprocessing: Preprocessing, tag: str = "") -> None:
         super().__init__()
         self.timm: Any = timm_model
         self.preprocessing = preprocessing
         self.tag = tag
-        self.sha256 = self.source = ""  # of the weights it was loaded from, and where they lay
+        self.sha256 = self.source = ""  # of the weights, and where they were found
         self.requires_grad_(False)
         self.eval()
 
     @property
     def depth(self) -> int:
-        """How many levels there are."""
+        """The number of levels."""
         return len(self.levels)
 
     @property
     def width(self) -> int:
-        """How many numbers the features of the last level have."""
+        """The number of columns of the last level's features."""
         return self.levels[-1].whole_width
 
     @property
     def squared_length(self) -> float:
-        """Approximate squared length of these features."""
+        """The approximate squared length of these features."""
         return float(self.width)
 
     def parts(self, depths: Depths) -> list[Part]:
-        """What the features of these depths are made of, in order."""
+        """Return the parts that make up the features of these depths, in order."""
         return parts_of(depths, self.levels)
 
     def width_at(self, depths: Depths) -> int:
-        """How many numbers the features of these depths have."""
+        """Return the number of columns of the features of these depths."""
         return width_of(self.parts(depths))
 
     @abstractmethod
@@ -66,18 +66,18 @@ class Network(nn.Module, ABC):
         attached: Attachment | None = None,
         depths: Depths = "last",
     ) -> Tensor:
-        """Features [B, F] of normalised images; or what the attachment reads out."""
+        """Return features [B, F] of normalised images, or what the attachment reads out."""
 
     @abstractmethod
     def at_depths(
         self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
     ) -> dict[str, Tensor]:
-        """Features [B, F] of each of these kinds of depths, as float32, by one pass."""
+        """Return float32 features [B, F] for each of these kinds of depths, from one pass."""
 
     def read(
         self, kinds: Sequence[Depths], level: Callable[[int], tuple[Tensor, Tensor]]
     ) -> dict[str, Tensor]:
-        """The same, of what `level` gives of each: what stands for the image, and the tokens."""
+        """Assemble the features from `level`, which gives a level's image vector and tokens."""
         parts = {kind: self.parts(kind) for kind in kinds}
         wanted = sorted({part.level for of_kind in parts.values() for part in of_kind})
         of_level = {number: level(number) for number in wanted}
@@ -87,15 +87,15 @@ class Network(nn.Module, ABC):
         }
 
     def train(self, mode: bool = True) -> Self:
-        """Always in evaluation mode: what is learned of images is in weights, not in statistics."""
+        """Stay in evaluation mode: training changes weights, never statistics."""
         return super().train(False)
 
     def trainable_copy(self) -> Self:
-        """A copy of its own whose every weight may be trained."""
+        """Return a separate copy whose every weight may be trained."""
         return deepcopy(self).requires_grad_(True)
 
     def cast_once(self, dtype: torch.dtype) -> Self:
-        """A copy that holds its products' weights as autocast would cast them in every pass."""
+        """Return a copy whose product weights have the precision to which autocast casts them."""
         copy = deepcopy(self)
         for module in copy.modules():
             if isinstance(module, nn.Linear | nn.Conv2d):
@@ -104,7 +104,7 @@ class Network(nn.Module, ABC):
 
 
 def _values(part: Part, whole_BD: Tensor, tokens_BND: Tensor) -> Tensor:
-    """A part [B, D] of a level."""
+    """Return a part [B, D] of a level."""
     if part.what == "mean":
         return tokens_BND.mean(1)
     if part.what == "std":
@@ -113,5 +113,5 @@ def _values(part: Part, whole_BD: Tensor, tokens_BND: Tensor) -> Tensor:
 
 
 def unit_scale(x: Tensor) -> Tensor:
-    """A LayerNorm without weights, in float32: all levels come on one scale."""
+    """Apply a LayerNorm without weights, in float32, so that all levels have one scale."""
     return F.layer_norm(x.float(), x.shape[-1:])

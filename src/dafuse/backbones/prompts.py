@@ -1,7 +1,7 @@
-"""Prompts: what is learned to stand beside an image's own tokens, and chosen for each image.
+"""Prompts: learned vectors beside an image's own tokens, chosen for each image.
 
-The choice is made outside the network. `give` the attachment what was chosen, then ask the network
-for features; gradients reach whatever the prompts were made of.
+The choice is made outside the network: `give` the chosen prompts to the attachment, then compute
+features. Gradients reach whatever the prompts were computed from.
 """
 
 import torch
@@ -13,35 +13,35 @@ from dafuse.backbones.vit import ViT
 
 
 def uniform_prompts(generator: torch.Generator, *shape: int) -> Tensor:
-    """Prompts or keys to train from: uniform between -1 and 1."""
+    """Return initial prompts or keys: uniform between -1 and 1."""
     return torch.rand(shape, generator=generator) * 2 - 1
 
 
 class Prompts(Attachment):
-    """Holds the prompts [B, ...] of one batch, a row for each image."""
+    """The prompts [B, ...] of one batch, a row for each image."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: Tensor | None = None
-        self.held: Tensor | None = None  # those given, filled up as the batch is
+        self.held: Tensor | None = None  # the given prompts, padded like the batch
 
     def give(self, prompts: Tensor) -> "Prompts":
-        """Take the prompts of the images that are encoded next; returns itself."""
+        """Set the prompts of the images that are encoded next; return self."""
         self.given = prompts
         return self
 
     def begin(self, batch: int) -> None:
-        """Hold what was given; where the batch was filled up, zeros fill up the prompts too."""
+        """Hold the given prompts; if the batch was padded, pad them with zeros."""
         if self.given is None:
             raise RuntimeError("give the prompts of the images before encoding them")
-        given, self.given = self.given, None  # each batch its own: never those of the last one
+        given, self.given = self.given, None  # every batch needs its own; none is used twice
         self.held = F.pad(given, (0, 0) * (given.dim() - 1) + (0, batch - len(given)))
 
 
 class PromptTokens(Prompts):
     """Prompts [B, P, D] as extra tokens after the CLS token; the feature is their mean output.
 
-    They are where the CLS token is: they get its position embedding, if it has one.
+    They get the CLS token's position embedding, if it has one.
     """
 
     reads_cls_alone = False
@@ -68,7 +68,7 @@ class PromptTokens(Prompts):
 class PromptPrefixes(Prompts):
     """Prompts [B, L, 2, P, D]: keys and values before those of attention in the first L layers.
 
-    Of the axis of two, the first are the keys and the second the values.
+    On the axis of two, keys come first, then values.
     """
 
     def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:

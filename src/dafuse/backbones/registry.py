@@ -1,8 +1,8 @@
 """Networks by name: those inside the package, the named choices, and others used in the docs.
 
-A backbone is named by its exact timm tag, never by a bare architecture name (the same bare name
-means different weights in different timm versions). `--backbone small` and the like stand for one
-tag each. No torch here.
+A backbone is named by its exact timm tag, never by a bare architecture name, because the same bare
+name means different weights in different timm versions. `--backbone small` and the like stand for
+one tag each. No torch here.
 """
 
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from dafuse.data.preprocessing import NORMALISATIONS
 
 
 class Cost(NamedTuple):
-    """What a network takes, as `dafuse list backbones` shows it."""
+    """The size and speed of a network, as `dafuse list backbones` shows them."""
 
-    pixels: int  # side of the square that it sees
+    pixels: int  # side of the square that it takes
     parameters: float  # millions
     download: int  # megabytes; 0: inside the package
-    milliseconds: float  # for an image on 2 cores by onnxruntime (dafuse bench backbones)
+    milliseconds: float  # per image on 2 cores by onnxruntime (dafuse bench backbones)
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class NamedWeights:
     tag: str
     summary: str
     architecture: str  # timm's name for the network
-    arguments: dict[str, Any] = field(default_factory=dict)  # what else timm needs to build it
-    preprocessing: dict[str, Any] = field(default_factory=dict)  # where it is not timm's
+    arguments: dict[str, Any] = field(default_factory=dict)  # for timm, to build the network
+    preprocessing: dict[str, Any] = field(default_factory=dict)  # where it differs from timm's
     packaged: str = ""  # file name inside the package, if it is there
-    sha256: tuple[str, ...] = ()  # files known to hold these weights; empty: none verified yet
+    sha256: tuple[str, ...] = ()  # known files with these weights; empty: none verified yet
     repository: str = ""  # on the hub; "" for timm/TAG
-    url: str = ""  # of weights that are not on the hub
-    cost: Cost | None = None  # of those named here
+    url: str = ""  # of weights outside the hub
+    cost: Cost | None = None  # for the backbones named here
 
     @property
     def hub(self) -> str:
@@ -41,28 +41,28 @@ class NamedWeights:
 
 
 COMPACT = "dafuse_compact_patch16_128.v2"
-COMPACT_V1 = "dafuse_compact_patch8_64.v1"  # models that were taught with it go on working
+COMPACT_V1 = "dafuse_compact_patch8_64.v1"  # kept for models taught with it
 SMALL = "vit_small_patch14_reg4_dinov2.lvd142m"
 BASE = "vit_base_patch14_reg4_dinov2.lvd142m"
 LARGE = "vit_large_patch14_reg4_dinov2.lvd142m"
-# each is a better network than the one before, and takes longer (docs/backbones.md says why these)
+# each network is better than the one before, and slower (docs/backbones.md gives the reasons)
 CHOICES = {"embedded": COMPACT, "small": SMALL, "base": BASE, "large": LARGE}
-PAPERS_RESIZE = {"resize": 256}  # as in the papers of the field, for 224 pixels; timm's is 248
+PAPERS_RESIZE = {"resize": 256}  # as in the field's papers, for 224 pixels; timm's is 248
 
 
 def tag_named(name: str) -> str:
-    """The exact tag of a named choice; any other name stays as it is."""
+    """Return the exact tag of a named choice; return any other name unchanged."""
     return CHOICES.get(name, name)
 
 
 def is_packaged(tag: str, sha256: str | None = None) -> bool:
-    """Whether the package has the network of this tag; with a hash, whether with these weights."""
+    """Tell whether the package has this tag's network and, given a hash, these weights."""
     known = BACKBONES.get(tag)
     return bool(known and known.packaged and sha256 in (None, *known.sha256))
 
 
 def next_better(tag: str) -> str:
-    """The named choice after this tag's; "" after the last, and for tags that are no choice."""
+    """Return the named choice after this tag's; "" after the last, and for other tags."""
     names, tags = list(CHOICES), [COMPACT_V1, *CHOICES.values()]
     place = tags.index(tag) if tag in tags else len(names)
     return names[place] if place < len(names) else ""
@@ -77,7 +77,7 @@ def _compact(
     parameters: float,
     milliseconds: float,
 ) -> NamedWeights:
-    """A network inside the package."""
+    """Describe a network inside the package."""
     mean, std = NORMALISATIONS["imagenet"]
     return NamedWeights(
         tag,
@@ -97,7 +97,7 @@ def _compact(
 
 
 def _dinov2(tag: str, summary: str, cost: Cost) -> NamedWeights:
-    """A network of DINOv2 with registers at 224 pixels, as its paper measures frozen features.
+    """Describe a DINOv2 network with registers, at 224 pixels as in its paper's tests.
 
     timm's own 518 pixels would take more than five times as long.
     """

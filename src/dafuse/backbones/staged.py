@@ -1,7 +1,7 @@
 """ConvNeXt and Swin: stages of different widths, with an adapter beside each block's MLP.
 
-An adapter reads what the block's residual sum has before the MLP: in a Swin block after attention,
-in a ConvNeXt block, which has one sum for all, at its start.
+An adapter reads the block's residual sum before the MLP: in a Swin block after attention, in a
+ConvNeXt block, which has only one residual sum, at its start.
 """
 
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from dafuse.data.preprocessing import Preprocessing
 
 
 class Staged(AnyTimm):
-    """timm's layers, walked once by us, so that an attachment is asked beside each MLP."""
+    """A walk over timm's layers that calls the attachment beside each MLP."""
 
     offers: ClassVar[frozenset[Need]] = frozenset({"features", "adapters", "whole network"})
 
@@ -71,7 +71,7 @@ class Staged(AnyTimm):
 
 
 def why_not_staged(model: Any) -> str:
-    """What this walk would compute wrongly of a network, in words; "" for ConvNeXt and Swin."""
+    """Say why this walk would be wrong for a network; "" for ConvNeXt and Swin."""
     if type(model) is ConvNeXt:
         blocks = [block for stage in model.stages for block in stage.blocks]
         kind: type[nn.Module] = ConvNeXtBlock
@@ -85,7 +85,7 @@ def why_not_staged(model: Any) -> str:
 
 
 def _per_position(attached: Attachment | None, x_BDHW: Tensor) -> Tensor:
-    """The batch as the attachment wants it before the first block: as often as it needs it."""
+    """Repeat the batch before the first block as often as the attachment needs."""
     if attached is None:
         return x_BDHW
     height = x_BDHW.shape[2]
@@ -94,7 +94,7 @@ def _per_position(attached: Attachment | None, x_BDHW: Tensor) -> Tensor:
 
 
 def _beside(attached: Attachment | None, layer: int, h_BHWD: Tensor) -> Tensor | None:
-    """What is added beside the MLP of this block."""
+    """Return what is added beside the MLP of this block."""
     if attached is None:
         return None
     branch_BND = attached.branch(layer, h_BHWD.flatten(1, 2))

@@ -1,4 +1,4 @@
-"""The Vision Transformer: timm builds it, our forward walks its blocks once."""
+"""The Vision Transformer: timm builds it, our forward pass walks its blocks once."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -46,7 +46,7 @@ class ViT(Network):
         attached: Attachment | None = None,
         depths: Depths = "last",
     ) -> Tensor:
-        """Features [B, D]: the CLS token, what the attachment reads out, or several depths'."""
+        """Return features [B, D]: the CLS token, the attachment's readout, or several depths."""
         if depths != "last":
             return self.at_depths(images_B3HW, attached, [depths])[depths]
         if attached is None:
@@ -74,14 +74,14 @@ class ViT(Network):
         cls_alone: bool = False,
         after_blocks: list[Tensor] | None = None,
     ) -> Tensor:
-        """All tokens [B, N, D] after the final norm, as timm's ``forward_features`` gives them.
+        """Return all tokens [B, N, D] after the final norm, as timm's ``forward_features`` does.
 
         Args:
-            images_B3HW: normalised
-            attached: asked at its places
-            cls_alone: the CLS token alone, where no other is asked for: then the last block need
-                not compute the others, only look at them
-            after_blocks: takes the tokens after each block, before any norm
+            images_B3HW: normalised images
+            attached: the attachment, called at its places
+            cls_alone: return only the CLS token, if possible; then the last block need not compute
+                the others, only attend to them
+            after_blocks: called with the tokens after each block, before any norm
         """
         vit = self.timm
         x_BND = vit.norm_pre(vit.patch_drop(vit._pos_embed(_embed(vit.patch_embed, images_B3HW))))
@@ -104,7 +104,7 @@ class ViT(Network):
 def queries_keys_values(
     attn: Attention, x_BND: Tensor, asking: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, H, N, D/H] each, before their norms; queries of the first tokens only, where so asked."""
+    """Return each [B, H, N, D/H] before its norm; optionally queries of the first tokens only."""
     if asking is None:
         q, k, v = attn.qkv(x_BND).chunk(3, dim=2)
     else:
@@ -124,7 +124,7 @@ def heads(attn: Attention, x_BND: Tensor) -> Tensor:
 def _attend(
     attn: Attention, x_BND: Tensor, prefix: tuple[Tensor, Tensor] | None, asking: int | None
 ) -> Tensor:
-    """timm's attention, with extra keys and values in front where there is a prefix."""
+    """Apply timm's attention, with the prefix's keys and values in front, if any."""
     if prefix is None and asking is None:
         return attn(x_BND)
     q, k, v = queries_keys_values(attn, x_BND, asking)
@@ -136,7 +136,7 @@ def _attend(
 
 
 def _embed(embed: Any, images_B3HW: Tensor) -> Tensor:
-    """timm's patch embedding: a convolution of patches that do not overlap is one product."""
+    """Apply timm's patch embedding: for patches that do not overlap, it is one product."""
     if type(embed) is not PatchEmbed or not embed.flatten or embed.dynamic_img_pad:
         return embed(images_B3HW)
     height, width = embed.patch_size
@@ -146,7 +146,7 @@ def _embed(embed: Any, images_B3HW: Tensor) -> Tensor:
 
 
 def why_not_plain(model: Any) -> str:
-    """What this forward would compute wrongly of a network, in words; "" for a plain ViT."""
+    """Say why this forward pass would be wrong for a network; "" for a plain ViT."""
     if type(model) is not VisionTransformer:
         return f"it is a {type(model).__name__}, not timm's VisionTransformer"
     if model.cls_token is None:

@@ -1,6 +1,6 @@
-"""Where a set of weights lies, that it is the right one, and what its images must look like.
+"""The weights files: where they are, whether they are the right ones, and their preprocessing.
 
-Its file is looked for, in this order: a file given by the user, the package itself, the folders of
+A file is looked for in this order: a file given by the user, the package, the folders of
 ``$DAFUSE_WEIGHTS``, the hub. No torch here.
 """
 
@@ -17,13 +17,13 @@ from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, NORMALISATIONS, Pre
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 
-FOLDERS = "DAFUSE_WEIGHTS"  # the environment's variable with folders of weights
-FILE = "model.safetensors"  # what the hub calls a file of weights
-EXPORTED = ".onnx"  # how the name of an exported network ends
+FOLDERS = "DAFUSE_WEIGHTS"  # the environment variable with folders of weights
+FILE = "model.safetensors"  # the hub's name for a file of weights
+EXPORTED = ".onnx"  # suffix of an exported network
 
 
 def locate(tag: str, file: str | None = None) -> tuple[Path | None, str]:
-    """The weights' file and where it was found: "file", "package", "folder", or (None, "hub")."""
+    """Return the weights' file and its place: "file", "package", "folder"; or (None, "hub")."""
     if file is not None:
         path = Path(file)
         if not path.is_file():
@@ -38,14 +38,14 @@ def locate(tag: str, file: str | None = None) -> tuple[Path | None, str]:
             raise DafuseError(f"{path} is missing: install dafuse again")
         return path, "package"
     names = [f"{tag}.safetensors"]
-    if known and known.sha256:  # a bare name may be any weights: only where they are checked
+    if known and known.sha256:  # a bare name may have any weights, so only if they can be checked
         names.append(f"{known.architecture}.safetensors")
     found = find_in_folders(*names)
     return (found, "folder") if found else (None, "hub")
 
 
 def find_in_folders(*names: str) -> Path | None:
-    """The first file of one of these names in the folders of $DAFUSE_WEIGHTS."""
+    """Return the first file with one of these names in the folders of $DAFUSE_WEIGHTS."""
     for folder in filter(None, os.environ.get(FOLDERS, "").split(os.pathsep)):
         for name in names:
             path = Path(folder).expanduser() / name
@@ -55,12 +55,12 @@ def find_in_folders(*names: str) -> Path | None:
 
 
 def exported(tag: str) -> Path | None:
-    """The network of that tag as an .onnx file, where a folder of $DAFUSE_WEIGHTS has one."""
+    """Return the tag's network as an .onnx file, if a folder of $DAFUSE_WEIGHTS has it."""
     return find_in_folders(tag + EXPORTED)
 
 
 def cached(backbone: NamedWeights) -> Path | None:
-    """The weights' file if the hub's cache on this machine has it."""
+    """Return the weights' file if the hub's cache on this machine has it."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(backbone.hub, FILE)
@@ -68,7 +68,7 @@ def cached(backbone: NamedWeights) -> Path | None:
 
 
 def fetch(backbone: NamedWeights, progress: Progress) -> Path:
-    """The weights' file from the hub's cache or, with a network, the hub. Fails in seconds."""
+    """Get the weights' file from the hub's cache or from the hub. Offline, it fails in seconds."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -106,10 +106,10 @@ def fetch(backbone: NamedWeights, progress: Progress) -> Path:
 
 
 def check_hash(path: Path, tag: str, expected: str | None, trusted: bool = False) -> str:
-    """The file's SHA-256, if it is one that is known for the tag or the one the user expects.
+    """Return the file's SHA-256 if it is known for the tag or expected by the user.
 
-    What the hub delivers under a tag is that tag's by definition: ``trusted``. Its cache tells the
-    hash that the hub gave the file, so that damage since then is found.
+    A file that the hub delivers under a tag is ``trusted``: it is that tag's by definition. The
+    hub's cache names the file's hash, so later damage is found.
     """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if trusted and digest != (promised := _hash_by_cache(path) or digest):
@@ -129,16 +129,16 @@ def check_hash(path: Path, tag: str, expected: str | None, trusted: bool = False
 
 
 def _hash_by_cache(path: Path) -> str:
-    """The SHA-256 that the hub's cache names a large file by; "" where it is not told."""
+    """Return the SHA-256 in the file's name in the hub's cache; "" if it has none."""
     blob = path.resolve()  # snapshots/COMMIT/FILE is a link to blobs/SHA-256
     named = blob.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", blob.name)
     return blob.name if named else ""
 
 
 def preprocessing_of(tag: str, config: dict[str, Any], normalize: str) -> Preprocessing:
-    """Size, resizing and normalisation as timm's configuration of the tag has them.
+    """Return size, resizing and normalisation from timm's configuration of the tag.
 
-    ``resize`` may be given, and another normalisation asked for.
+    ``config`` may give ``resize``, and ``normalize`` may choose another normalisation.
     """
     _, height, width = config["input_size"]
     interpolation = config["interpolation"]
