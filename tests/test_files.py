@@ -50,6 +50,33 @@ def test_failure_keeps_the_old_file_and_removes_the_temporary(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_a_killed_write_left_goes_with_the_next_and_the_living_are_let_be(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    left, other = tmp_path / ".file.0123abcd.tmp", tmp_path / ".file.of mine.tmp"
+    for file in (left, other):
+        file.write_bytes(b"half")
+    with left.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as the process that writes it does
+        write_atomically(tmp_path / "file", "new")
+        assert left.exists()
+    write_atomically(tmp_path / "file", "newer")
+    assert sorted(os.listdir(tmp_path)) == [other.name, "file"]
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_abandoned(tmp_path, monkeypatch):
+    rename = os.replace
+
+    def replace(source, target):
+        monkeypatch.setattr(os, "replace", rename)
+        write_atomically(target, "by another meanwhile")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_atomically(tmp_path / "file", "the last")
+    assert (tmp_path / "file").read_text() == "the last"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_interrupt_passes_through_and_leaves_no_temporary(tmp_path, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -132,6 +159,12 @@ def test_missing_json_is_named(tmp_path):
         read_json(tmp_path / "gone.json")
     with pytest.raises(DafuseError, match="cannot read"):
         read_json(tmp_path)
+
+
+def test_trying_whether_a_file_can_be_written_never_makes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "unlink", lambda path: None)  # as if it were killed before
+    require_writable(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_cannot_be_written_is_said_before_and_nothing_is_changed(tmp_path: Path) -> None:

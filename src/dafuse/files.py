@@ -12,6 +12,7 @@ reached by one. A file that a person names (no ``inside``) may be a link, and st
 
 import errno
 import fnmatch
+import glob
 import json
 import os
 import secrets
@@ -77,22 +78,55 @@ def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) 
         refuse_links(path, inside)
     target = Path(os.path.realpath(path)) if inside is None else Path(path)
     content = data.encode() if isinstance(data, str) else data
-    # Beside the target, since a rename is atomic only within one file system, and opened by name
-    # rather than by `tempfile`, whose files nobody but their owner could read.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    if inside is None:  # else whoever holds that folder's lock calls `remove_leftovers`
+        _remove_abandoned(target)
+    temporary = target
     try:
-        with open(temporary, "xb") as file:
+        with _opened_beside(target) as file:
+            temporary = Path(file.name)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+            if fcntl is not None:  # while it is held; Windows replaces by no file that is open
+                os.replace(temporary, target)
+        if fcntl is None:
+            os.replace(temporary, target)
     except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
+        if temporary != target:
+            with suppress(OSError):
+                temporary.unlink()
         if isinstance(error, OSError):
             raise DafuseError(f"cannot write {path}: {error.strerror or error}") from error
         raise
     _sync_folder(target.parent)
+
+
+def _opened_beside(target: Path) -> IO[bytes]:
+    """A new file for what will become the target, locked so that it is not taken for abandoned.
+
+    In the same folder, since a rename is atomic only within one file system, and opened by name
+    rather than by `tempfile`, whose files nobody but their owner could read.
+    """
+    while True:
+        name = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        file = open(name, "xb")  # noqa: SIM115, closed by the caller
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks: nothing is abandoned there
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # another writer of the target removed it before it was locked
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete what killed writes of this file left beside it. Those of the living are locked."""
+    if fcntl is None:
+        return
+    pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"
+    for left in target.parent.glob(pattern):
+        with suppress(OSError), open(left, "rb", opener=_open_plain) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def write_json(path: Name, value: Any, inside: Name | None = None) -> None:
@@ -117,14 +151,16 @@ def make_folder(path: Name, inside: Name | None = None) -> Path:
 
 def require_writable(path: Name) -> None:
     """Say so before long work, not after it, where its results could not be written."""
-    target, existed = Path(path), Path(path).exists()
+    target = Path(os.path.realpath(path))
     try:
-        with open(target, "ab"):
+        if target.exists():
+            with open(target, "ab"):
+                return
+        with _opened_beside(target) as trial:  # not the target: a kill would leave it, empty
             pass
+        os.unlink(trial.name)
     except OSError as error:
-        raise DafuseError(f"cannot write {target}: {error.strerror or error}") from error
-    if not existed:
-        target.unlink()
+        raise DafuseError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def read_json(path: Name, inside: Name | None = None) -> Any:
