@@ -35,12 +35,12 @@ class TerminalProgress(Progress):
             bars.TextColumn("{task.fields[note]}"),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
         )
         self._lines = None if self.console.is_terminal else LineProgress(self.say)
 
     def __enter__(self) -> "TerminalProgress":
-        self._display.start()
+        if self._lines is None:  # rich before 14.3 prints an empty line where it is disabled
+            self._display.start()
         return self
 
     def __exit__(
@@ -49,7 +49,8 @@ class TerminalProgress(Progress):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._display.stop()
+        if self._lines is None:
+            self._display.stop()
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
