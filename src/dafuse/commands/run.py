@@ -11,9 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from dafuse.commands.bounded_yaml import read_yaml, require_bounded
 from dafuse.commands.parsing import mistyped
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
@@ -49,7 +49,12 @@ def parse(arguments: list[str]) -> RunConfig:
         chosen["method"] or recipe.get("method", {}).get("name", "daf"),
         chosen["data"] or recipe.get("data", {}).get("name", "glyphs"),
     )
-    values = _plain(parser.parse_args(_as_arguments(recipe, chosen) + arguments))
+    arguments = _as_arguments(recipe, chosen) + arguments
+    for argument in arguments:  # the parser reads values as YAML
+        key, equals, value = argument.partition("=")
+        named = equals and key.startswith("--")
+        require_bounded(value if named else argument, key if named else "an option")
+    values = _plain(parser.parse_args(arguments))
     values["data"]["name"], _ = resolve(values["data"]["name"])  # a path stands for its kind
     return RunConfig(**values)
 
@@ -62,24 +67,29 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not path.is_file():
         hint = did_you_mean(path.stem, [recipe.stem for recipe in RECIPES.glob("*.yaml")])
         raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are{hint}")
-    try:
-        recipe = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DafuseError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict):
         raise DafuseError(f"{path} must hold keys and values")
     recipe.pop(NOTES, None)
     for key in NAMED:
         if isinstance(recipe.get(key), str):
             recipe[key] = {"name": recipe[key]}
-        if not isinstance(recipe.get(key, {}), dict):
+        named = recipe.get(key, {})
+        if not isinstance(named, dict) or not isinstance(named.get("name", ""), str):
             raise DafuseError(f"{path}: {key} must be a name, or a name with options")
+    for key, value in recipe.items():
+        inner = value.items() if key in NAMED else [("", value)]
+        for option, one in inner:
+            if isinstance(one, dict):
+                told = f"{key}.{option}".rstrip(".")
+                raise DafuseError(f"{path}: {told} must have a value, not keys of its own")
     return recipe
 
 
 def expected(recipe: Path) -> dict[str, Any]:
     """What a recipe of the package should give, and who says so; empty where nobody does."""
-    return yaml.safe_load(recipe.read_text()).get(NOTES, {})
+    found: dict[str, Any] = read_yaml(recipe).get(NOTES, {})
+    return found
 
 
 def _as_arguments(recipe: dict[str, Any], chosen: dict[str, str | None]) -> list[str]:

@@ -1,0 +1,109 @@
+"""Recipes that nobody should write: each is refused in a sentence, whatever is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dafuse.commands.run import RECIPES, parse, read_recipe
+from dafuse.errors import DafuseError
+
+# each stands for ten of those before: 10^12 words
+LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{k}: &a{k} [{','.join([f'*a{k - 1}'] * 10)}]\n" for k in range(1, 12)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{k}: &a{k} {{<<: [{','.join([f'*a{k - 1}'] * 10)}]}}\n" for k in range(1, 12)
+)
+IN_A_LINE = LAUGHS.replace("\n", ",")
+HAND_MADE: dict[str, tuple[str | bytes, str]] = {  # what it is, and what is said of it
+    "aliases that expand": (LAUGHS, "aliases stand for more than 20,000 values"),
+    "merges that expand": (MERGES, "aliases stand for more than 20,000 values"),
+    "an alias in itself": ("order: &a [1, *a]", "an alias stands for what it is in itself"),
+    "aliases in a text": (
+        f"order: '{{{IN_A_LINE}}}'",
+        "--order: line 1: aliases stand for more than 20,000 values",
+    ),
+    "lists in each other": ("order: " + "[" * 60 + "]" * 60, "in each other too deeply"),
+    "lists in each other without end": ("[" * 50_000, "in each other too deeply"),
+    "lists in a text": ("order: '" + "[" * 999 + "]" * 999 + "'", "in each other too deeply"),
+    "keys in each other": ("a: {" * 2000, "in each other too deeply"),
+    "deep options": ("method: {name: daf, lr: {a: {b: 1}}}", "method.lr must have a value"),
+    "an option without a value": ("increment: {}", "increment must have a value"),
+    "a number for a key": ("5: 6", "the key 5 is not a word"),
+    "a date for a key": ("2020-01-01: 6", "the key 2020-01-01 is not a word"),
+    "null for a key": ("null: 6", "the key None is not a word"),
+    "a truth for a key": ("on: 6", "the key True is not a word"),
+    "a list for a key": ("[a, b]: 6", "unhashable key"),
+    "a number for a key within": ("method: {name: daf, 5: 6}", "the key 5 is not a word"),
+    "a date": ("order: 2020-01-01", "order is a date; put it in quotes"),
+    "a date that is none": ("order: 2020-13-41", "is not YAML"),
+    "binary": ("order: !!binary aGFsbG8=", "order is a bytes"),
+    "a set": ("order: !!set {a, b}", "order is a set"),
+    "code": ("order: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    "a tag that does not fit": ("order: !!int x", "is not YAML"),
+    "another tag that does not fit": ("order: !!bool x", "is not YAML"),
+    "a number without end": ("seed: " + "9" * 5000, "is not YAML"),
+    "a number in sixties": ("seed: 1" + ":00" * 4000, "seed has too many digits"),
+    "empty": ("", "must hold keys and values"),
+    "a list at the top": ("- a\n- b", "must hold keys and values"),
+    "two documents": ("a: 1\n---\nb: 2", "is not YAML"),
+    "a key that stands twice": ("seed: 1\nseed: 2", "line 2: the key 'seed' stands twice"),
+    "an option that stands twice": ("method: {lr: 1, lr: 2}", "the key 'lr' stands twice"),
+    "no text": (b"\x00\xff\xfe\x80", "is not YAML"),
+    "a NUL": (b"a: \x00", "is not YAML"),
+    "huge": ("# " + "x" * 300_000, "has more than 256 KiB"),
+    "not a number": ("memory_gb: .nan", "memory_gb"),
+    "not a number of images": ("increment: .nan", "increment"),
+    "infinite": ("seed: .inf", "seed"),
+    "a word for a number": ("seed: many", "seed"),
+    "a list for a number": ("seed: [1]", "seed"),
+    "words for numbers": ("increment: [a, b]", "increment"),
+    "a number for a method": ("method: 5", "method must be a name"),
+    "a number for a method's name": ("method: {name: 5}", "method must be a name"),
+    "null for the data": ("data: null", "data must be a name"),
+    "a list for the data's name": ("data: {name: [a]}", "data must be a name"),
+    "a method that there is not": ("method: dof", "no method is called 'dof'"),
+    "an option that there is not": ("sead: 1", "--sead"),
+    "an option of the parser": ("help: 1", "help"),
+    "two options in one": ("'seed=5 --increment': 3", "seed"),
+    "a word for null": ("method: {lr: null}", "lr"),
+}
+
+
+@pytest.mark.parametrize("kind", HAND_MADE)
+def test_a_recipe_of_this_kind_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    content, said = HAND_MADE[kind]
+    file = tmp_path / "recipe.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DafuseError) as refusal:
+        parse([str(file)])
+    assert said in str(refusal.value)
+    assert len(str(refusal.value)) < 2000
+
+
+def test_what_is_typed_is_bounded_too() -> None:
+    for words in (["--order", f"{{{IN_A_LINE}}}"], [f"--order={{{IN_A_LINE}}}"]):
+        with pytest.raises(DafuseError, match="aliases stand for more than"):
+            parse(words)
+
+
+def test_a_recipe_may_have_aliases_and_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    text = "increment: &few [1, 2]\norder: *few\nmethod: lift\n"
+    file.write_text(text, encoding="utf-8-sig")
+    asked = read_recipe(str(file))
+    assert asked == {"increment": [1, 2], "order": [1, 2], "method": {"name": "lift"}}
+
+
+def test_recipes_of_the_package_are_read_as_before() -> None:
+    for path in sorted(RECIPES.glob("*.yaml")):
+        plain = yaml.safe_load(path.read_text())
+        plain.pop("expected", None)
+        assert read_recipe(path.stem).keys() == plain.keys()
+
+
+def test_what_is_no_file_is_no_recipe(tmp_path: Path) -> None:
+    for name in (str(tmp_path), "/dev/zero", "a\0b", "x" * 200):
+        with pytest.raises(DafuseError, match="no recipe"):
+            parse([name])
