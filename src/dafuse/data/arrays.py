@@ -1,7 +1,5 @@
 """Images that are already pixels in memory, or in one .npz file."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.listed import Listed, Part, no_test_part
 from dafuse.data.names import check_class_names
+from dafuse.data.npz import names_in, read_npz
 from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
 
@@ -48,7 +47,8 @@ def arrays(
     if train_names.dtype.kind == "U":
         known = sorted(set(train_names.tolist())) if known is None else known
     elif known is None:
-        known = [str(number) for number in range(int(train_names.max()) + 1)]
+        # a number for each image at most, or some class would have no training image
+        known = [str(number) for number in range(min(int(train_names.max()), len(train_names)) + 1)]
     _require_different(known)
     check_class_names(known, "classes")
     train = ImageSet(train_pixels, _numbered(train_names, known, "train_labels"))
@@ -100,25 +100,13 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
 
 def _contents(source: Path, needed: Sequence[Sequence[str]]) -> dict[str, Any]:
     """The arrays of an .npz that are known here; all of one of these lists must be there."""
-    if not source.is_file():
-        raise DafuseError(f"there is no file {source}: check the path")
-    try:
-        with np.load(source, allow_pickle=False) as contents:
-            if not isinstance(contents, np.lib.npyio.NpzFile):
-                raise DafuseError(f"{source} holds one array: save all four with np.savez")
-            if not any(contents.keys() >= set(keys) for keys in needed):
-                missing = [key for key in needed[-1] if key not in contents]
-                raise _lacks(source, missing, list(contents))
-            found = {key: contents[key] for key in KEYS if key in contents}
-            names = next((key for key in NAMES if key in contents), None)
-            return found if names is None else {**found, "classes": contents[names]}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if not zipfile.is_zipfile(source):
-            reason = "it is no .npz archive"
-        elif "pickle" in reason:
-            reason = "it holds Python objects"
-        raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error
+    there = names_in(source)
+    if not any(set(keys) <= set(there) for keys in needed):
+        raise _lacks(source, [key for key in needed[-1] if key not in there], there)
+    names = next((key for key in NAMES if key in there), None)
+    wanted = [key for key in KEYS if key in there]
+    found = read_npz(source, wanted if names is None else [*wanted, names])
+    return found if names is None else {**found, "classes": found.pop(names)}
 
 
 def _lacks(source: Path, missing: list[str], there: list[str]) -> DafuseError:
@@ -129,7 +117,14 @@ def _lacks(source: Path, missing: list[str], there: list[str]) -> DafuseError:
 
 
 def _names(classes: Sequence[Any] | np.ndarray) -> list[str]:
-    return [each.decode() if isinstance(each, bytes) else str(each) for each in classes]
+    if np.ndim(classes) != 1:
+        raise DafuseError(
+            f"classes must be a list of names, not of the shape {list(np.shape(classes))}"
+        )
+    try:
+        return [each.decode() if isinstance(each, bytes) else str(each) for each in classes]
+    except (ValueError, SystemError) as error:  # neither UTF-8 nor characters that there are
+        raise DafuseError(f"a class name is no text: {error}") from None
 
 
 def _require_different(classes: list[str]) -> None:
@@ -158,9 +153,13 @@ def _labels(labels: np.ndarray | Sequence[int] | Sequence[str], key: str, count:
         shape = list(values.shape)
         raise DafuseError(f"{key} must be one label for each of {count} images, not {shape}")
     if values.dtype.kind in "iu":
+        if count and values.max() > np.iinfo(np.int64).max:
+            raise DafuseError(f"{key} must be below 2**63, but go up to {values.max()}")
         return values.astype(np.int64)
     if values.dtype.kind == "U" or not count:
-        return values.astype(str)
+        names = values.astype(str)
+        _names(names)
+        return names
     raise DafuseError(f"{key} must be whole numbers or class names, not {values.dtype}")
 
 

@@ -1,18 +1,17 @@
 """A table of image paths and labels: CSV, or parquet with the extra `tables`."""
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from dafuse.data.columns import read_columns
 from dafuse.data.dataset import Dataset
 from dafuse.data.listed import Listed, Part, Skipped, no_test_part
 from dafuse.data.names import check_class_names
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 
-DELIMITERS = ",;\t"  # as spreadsheets write them, by country
 SPLIT_NAMES = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
 
@@ -84,14 +83,12 @@ class _Rows(NamedTuple):
 
 
 def _rows(source: Path, path_column: str, label_column: str, split_column: str) -> _Rows:
-    if not source.is_file():
-        raise DafuseError(f"there is no table {source}: check the path")
-    columns = _read(source)
+    all_names, columns = read_columns(source, (path_column, label_column, split_column))
     for column in (path_column, label_column):
         if column not in columns:
             raise DafuseError(
                 f"{source} has no column {column!r}, its columns are "
-                f"{first_few(list(columns), 8) or 'none'}: call them path and label in a header "
+                f"{first_few(all_names, 8) or 'none'}: call them path and label in a header "
                 "line (dafuse run takes other names by --data.path_column and --data.label_column)"
             )
     names = columns[label_column]
@@ -109,58 +106,23 @@ def _rows(source: Path, path_column: str, label_column: str, split_column: str) 
     return _Rows(source, columns[path_column], names, parts)
 
 
-def _read(source: Path) -> dict[str, list[str]]:
-    """The columns of the table as stripped text; what is missing in a row is empty text."""
-    suffix = source.suffix.lower()
-    if suffix == ".csv":
-        return _read_csv(source)
-    if suffix in (".parquet", ".pq"):
-        return _read_parquet(source)
-    raise DafuseError(f"{source} is neither .csv nor .parquet: convert it to one of them")
-
-
-def _read_csv(source: Path) -> dict[str, list[str]]:
-    try:
-        with source.open(newline="", encoding="utf-8-sig") as stream:
-            first = stream.readline()
-            stream.seek(0)
-            reader = csv.DictReader(stream, delimiter=max(DELIMITERS, key=first.count))
-            header = [name.strip() for name in reader.fieldnames or []]
-            reader.fieldnames = header
-            rows = list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DafuseError(f"{source} is not a CSV in UTF-8 ({error}): save it as one") from error
-    return {name: [(row[name] or "").strip() for row in rows] for name in header}
-
-
-def _read_parquet(source: Path) -> dict[str, list[str]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise DafuseError(
-            f"reading {source} needs pyarrow: pip install 'dafuse[tables]', or give a .csv"
-        ) from None
-    try:
-        contents = parquet.read_table(source)
-    except (ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DafuseError(f"{source} is not a readable parquet file: {reason}") from error
-    return {
-        name: ["" if value is None else str(value).strip() for value in column.to_pylist()]
-        for name, column in zip(contents.column_names, contents.columns, strict=True)
-    }
-
-
 def _existing(rows: _Rows, root: str | Path | None) -> list[Path]:
     base = rows.source.parent if root is None else Path(root).expanduser()
     paths = [base / text for text in rows.paths]
-    if missing := [path for path in paths if not path.is_file()]:
+    if missing := [path for path in paths if not _is_file(path)]:
         raise DafuseError(
             f"{len(missing)} of the {len(paths)} images in {rows.source} do not exist, "
             f"e.g. {first_few(missing)}: correct them; paths are relative to the table's folder "
             "(for dafuse run, or to --data.root)"
         )
     return paths
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name too long or of no file, a folder that may not be read
+        return False
 
 
 def _parts(texts: list[str], column: str, source: Path) -> list[str]:
