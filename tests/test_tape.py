@@ -85,9 +85,9 @@ def test_what_would_train_otherwise_is_refused(
 ) -> None:
     for change in ({"lr": 0.5}, {"init": "random"}, {"epochs": 2}):
         other = replace(base, method=METHOD | change, replay=str(recorded), out=None)
-        with pytest.raises(DafuseError, match=f"trained otherwise.*method.{next(iter(change))}"):
+        with pytest.raises(DafuseError, match=f"trained differently.*method.{next(iter(change))}"):
             run(replace(other, out=str(recorded.parent / "other")), bench=bench)
-    with pytest.raises(DafuseError, match=r"trained otherwise.*seed 1993, now 7"):
+    with pytest.raises(DafuseError, match=r"trained differently.*seed 1993, now 7"):
         run(replace(base, seed=7, replay=str(recorded), out=str(recorded.parent / "seed")))
     assert not (recorded.parent / "other").exists()
 

@@ -1,4 +1,4 @@
-"""Classifier alignment against the published way: each epoch builds every Gaussian anew."""
+"""Classifier alignment against published code, which builds every Gaussian again in each epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dafuse.seeds import derive
 
 GOAL = Goal("ratio", least=30)
 LR, MOMENTUM, WEIGHT_DECAY = 0.005, 0.9, 5e-4
-SPREAD, DIRECTIONS = 0.2, 32  # of the classes' means, and along which a class varies most
+SPREAD, DIRECTIONS = 0.2, 32  # std of the class means; wide directions of a class
 TESTED = 50  # held-out features of each class
 
 
@@ -30,14 +30,14 @@ class Sizes:
     classes: int
     width: int
     epochs: int
-    samples: int  # drawn for each class in each epoch
-    images: int = 100  # of each class, from which its Gaussian is estimated
-    rounds: int = 5  # at most
+    samples: int  # features drawn for each class in each epoch
+    images: int = 100  # images of each class, from which its Gaussian is estimated
+    rounds: int = 5  # max number of rounds
 
 
 SIZES = {
     "gpu": Sizes(200, 768, 30, 240),
-    "cpu": Sizes(200, 768, 30, 240, rounds=2),  # each takes minutes
+    "cpu": Sizes(200, 768, 30, 240, rounds=2),  # each round takes minutes
     "quick": Sizes(6, 48, 4, 32, 20),
 }
 
@@ -49,7 +49,7 @@ def parts(setting: Setting) -> Parts:
 
 
 class _World:
-    """Features of classes that overlap, what is kept of them, and others to test with."""
+    """Overlapping classes: their features, what is kept of them, and features to test with."""
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         self.sizes, self.device = sizes, device
@@ -70,7 +70,7 @@ class _World:
         self.held_out_CnD = true.draw(TESTED, self.generator)
 
     def accuracy(self, rows_CD: Tensor) -> float:
-        """On held-out features, in percent."""
+        """Return the accuracy on held-out features, in percent."""
         logits_CnC = cosine_logits(self.held_out_CnD, rows_CD)
         right_Cn = logits_CnC.argmax(2) == torch.arange(len(rows_CD), device=self.device)[:, None]
         return 100 * right_Cn.float().mean().item()
@@ -80,7 +80,7 @@ class _World:
 
 
 def _published(world: _World) -> Iterator[Tensor]:
-    """Epoch by epoch; gives the rows after each."""
+    """Yield the class weights after each epoch."""
     sizes = world.sizes
     rows = nn.Parameter(world.rows_CD.clone())
     optimiser = torch.optim.SGD([rows], LR, MOMENTUM, weight_decay=WEIGHT_DECAY)
@@ -107,13 +107,13 @@ def _published(world: _World) -> Iterator[Tensor]:
 
 
 def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
-    """The published way goes through its epochs once, some in each round: they are all alike."""
+    """Run the published epochs once, some in each round, since all take equally long."""
     device = setting.fabric().device
     world = _World(sizes, device)
     rounds = min(setting.rounds, sizes.rounds, sizes.epochs)
     shares = [len(part) for part in torch.arange(sizes.epochs).tensor_split(rounds)]
     epochs, coming = iter(shares), _published(world)
-    last = {"start": [world.rows_CD], "published": [], "own": []}  # classifiers of finished rounds
+    last = {"start": [world.rows_CD], "published": [], "own": []}  # of finished rounds
 
     def published() -> float:
         count = next(epochs)
@@ -136,7 +136,7 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive(SEED, "published"))
         found = setting.alternate(variants, "alignment", warm_up=("own",), most=rounds)
-    last["published"] = last["published"][sizes.epochs - 1 :]  # none before the end
+    last["published"] = last["published"][sizes.epochs - 1 :]  # empty before the last epoch
     scored = {name: Measured([world.accuracy(r) for r in rows]) for name, rows in last.items()}
     return _rows(sizes, found, scored, None if setting.quick else GOAL)
 

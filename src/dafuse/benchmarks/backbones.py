@@ -1,6 +1,6 @@
-"""Milliseconds for an image by each network that has a name, on the CPU: onnxruntime and torch.
+"""Milliseconds per image of each named network on the CPU, by onnxruntime and by torch.
 
-Weights are random, but for the networks inside the package: speed does not depend on them.
+Weights are random, except those in the package: speed does not depend on them.
 """
 
 import tempfile
@@ -20,10 +20,10 @@ from dafuse.benchmarks.setting import Parts, Setting, network
 from dafuse.data.pictures import made_up
 from dafuse.taught.torch_eye import TorchExtractor
 
-DEPTHS: Depths = "moments"  # what lift reads
+DEPTHS: Depths = "moments"  # the depths that lift reads
 ALL = (COMPACT_V1, *CHOICES.values())
 QUICK = (COMPACT_V1, COMPACT)
-GOAL = Goal("ratio", most=1.3)  # of the embedded network against the one before
+GOAL = Goal("ratio", most=1.3)  # of the embedded network over its first version
 
 
 def parts(setting: Setting) -> Parts:
@@ -65,7 +65,7 @@ def _by_torch(tag: str, file: Path) -> Extractor:
 
 
 def _milliseconds(eye: Extractor) -> float:
-    """For an image, among as many as there are made-up ones."""
+    """Return the milliseconds per made-up image."""
     squares_B3SS = np.ascontiguousarray(made_up(eye.pixels))
     start = time.perf_counter()
     eye.encode(squares_B3SS, DEPTHS)

@@ -1,4 +1,4 @@
-"""One learning step on two threads: five new classes of fifty images; and the demo, where asked."""
+"""One learning step on two threads: five new classes of fifty images; optionally the demo."""
 
 import subprocess
 import sys
@@ -28,11 +28,11 @@ CLASSES = 5
 @dataclass(frozen=True)
 class Sizes:
     per_class: int
-    epochs: int  # as many as the demo has
+    epochs: int  # as in the demo
     align_epochs: int
-    rounds: int  # at most
+    rounds: int  # max number of rounds
     workers: int = WORKERS
-    compiled: bool = True  # measure that too
+    compiled: bool = True  # also measure compiled code
     threads: int = 2
 
 
@@ -48,7 +48,7 @@ def parts(setting: Setting) -> Parts:
 
 
 def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
-    """Each variant learns a stream of its own method's tasks, one in each round."""
+    """Let each variant learn its own stream of tasks, one task in each round."""
     rounds = min(setting.rounds, sizes.rounds)
     dataset = random_images((rounds + 1) * CLASSES, sizes.per_class, side=64)
     fabric, vit = setting.fabric("cpu"), load_backbone(COMPACT)
@@ -75,14 +75,14 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
 
 
 def _learning(trainer: Trainer, stream: Stream, sizes: Sizes) -> Callable[[], float]:
-    """Seconds of the next task: training, Fisher, fusion, statistics, alignment."""
+    """Return the seconds of the next task: training, Fisher, fusion, statistics, alignment."""
     coming = iter(stream)
     method = DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs)
 
     def learn() -> float:
         trainer.begin_task()
         task = next(coming)
-        method.epochs = sizes.epochs if task.index else 1  # the first one warms up
+        method.epochs = sizes.epochs if task.index else 1  # the first task warms up
         return seconds(lambda: method.learn(task), trainer.device)
 
     return learn
@@ -103,7 +103,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _demo() -> list[Row]:
-    """As a user starts it, in a process of its own; once, as it takes minutes."""
+    """Run the demo as a user starts it, in its own process; once, because it takes minutes."""
 
     def demo() -> None:
         with tempfile.TemporaryDirectory() as folder:

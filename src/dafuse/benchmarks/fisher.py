@@ -1,4 +1,4 @@
-"""Gradient and Fisher of a task against its training, as DAF does both, over the same images."""
+"""Gradient and Fisher of a task against its training, both by DAF over the same images."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +41,7 @@ def parts(setting: Setting) -> Parts:
 
 
 def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
-    """A new task for each round; the first of the stream warms up."""
+    """Learn a new task in each round; the first of the stream warms up."""
     tasks = setting.rounds + 1
     dataset = random_images(tasks * CLASSES, sizes.per_class)
     trainer, stream = world(network(tag), dataset, CLASSES, setting.fabric())

@@ -1,9 +1,9 @@
-"""The arithmetic that training a module beside a frozen ViT cannot do without, and the chip's rate.
+"""The arithmetic that training a module beside a frozen ViT needs, and the chip's rate.
 
-Counted are the products of matrices of the whole network, two operations for each multiplication
-and addition: forward once, and backward once more for each factor that is an activation. That is
-one for a frozen linear map and two for each product of attention. Nothing flows back into the first
-block, since no trained module lies before its end; the adapter's own products are left out.
+It counts the matrix products of the whole network, two operations for each multiply-add: forward
+once, and backward once for each factor that is an activation. That is one for a frozen linear map
+and two for each product of attention. Nothing flows back into the first block, since no trained
+module comes before its end. The adapter's own products are not counted.
 """
 
 import torch
@@ -13,20 +13,20 @@ from dafuse.engine.devices import seconds
 
 
 def forward_flops(vit: VisionTransformer) -> int:
-    """Of one image."""
+    """Return the operations of a forward pass of one image."""
     linear, attention = _block(vit)
     patches = 2 * vit.patch_embed.num_patches * vit.patch_embed.proj.weight.numel()
     return patches + len(vit.blocks) * (linear + attention)
 
 
 def training_flops(vit: VisionTransformer) -> int:
-    """Of one image, forward and backward."""
+    """Return the operations of forward and backward passes of one image."""
     linear, attention = _block(vit)
     return forward_flops(vit) + (len(vit.blocks) - 1) * (linear + 2 * attention)
 
 
 def _block(vit: VisionTransformer) -> tuple[int, int]:
-    """A block's linear maps, and its products of activations."""
+    """Return the operations of a block's linear maps, and of its products of activations."""
     tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens
     block = vit.blocks[0]
     maps = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
@@ -35,7 +35,7 @@ def _block(vit: VisionTransformer) -> tuple[int, int]:
 
 
 class MatmulRate:
-    """Operations per second of one large product, in the precision that training uses there."""
+    """Operations per second of one large product, in the precision of training on the device."""
 
     def __init__(self, device: torch.device, side: int, repeats: int) -> None:
         self.device, self.side, self.repeats = device, side, repeats

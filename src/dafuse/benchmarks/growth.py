@@ -1,4 +1,4 @@
-"""What a task costs early and late in a long stream: seconds, and bytes kept."""
+"""The cost of a task early and late in a long stream: seconds, and bytes kept."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -22,16 +22,16 @@ from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
 
-CLASSES = 2  # of a task
-ALIGNING = "align"  # the phase that goes over all classes seen
-FLAT = Goal("ratio", most=1.1)  # a tenth is within what the seconds of a task vary by
+CLASSES = 2  # in each task
+ALIGNING = "align"  # the phase that goes over all seen classes
+FLAT = Goal("ratio", most=1.1)  # a tenth is within the noise of a task's seconds
 SAME = Goal("ratio", most=1.0)
 
 
 @dataclass(frozen=True)
 class Sizes:
     tag: str
-    looked_at: tuple[int, ...]  # numbers of tasks
+    looked_at: tuple[int, ...]  # numbers of the tasks to measure
     per_class: int
     epochs: int
     align_epochs: int = 30
@@ -46,7 +46,7 @@ SIZES = {
 
 @dataclass
 class Cost:
-    """Of one task."""
+    """The cost of one task."""
 
     seconds: float  # of training, Fisher, fusion, statistics
     aligning: float
@@ -62,11 +62,11 @@ def parts(setting: Setting) -> Parts:
 
 
 def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
-    """Goes through the stream once, then learns the tasks to look at by turns, each as it came."""
+    """Go through the stream once, then learn the tasks to measure in turn, each from its state."""
     tasks = max(sizes.looked_at)
     dataset = random_images(tasks * CLASSES, sizes.per_class)
     trainer, stream = world(network(tag), dataset, CLASSES, setting.fabric())
-    method = DAF(trainer=trainer, rule="last", epochs=1, align_epochs=0)  # in a hurry
+    method = DAF(trainer=trainer, rule="last", epochs=1, align_epochs=0)  # the fastest way through
     states: dict[int, dict[str, Tensor]] = {}
     with setting.progress.bar(f"stream {short(tag)}", tasks) as bar:
         for task in stream:

@@ -33,9 +33,9 @@ RANK = 16
 @dataclass(frozen=True)
 class Sizes:
     networks: tuple[str, ...]
-    batches: dict[int, int]  # images at once, and how many such batches are a round
-    adapters: int  # of the method that asks them all; 0: not measured
-    asked: int  # images that it is asked for; it cuts them into small batches itself
+    batches: dict[int, int]  # batch size -> number of batches in a round
+    adapters: int  # of the method that predicts with all of them; 0: not measured
+    asked: int  # images for that method, which cuts them into small batches
 
 
 GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20, 256)
@@ -44,7 +44,7 @@ QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3, 8)
 
 
 def parts(setting: Setting) -> Parts:
-    """Of the device asked for and, where that is a GPU, of the CPU as well."""
+    """Return parts for the chosen device and, if it is a GPU, for the CPU too."""
     sizes = setting.sizes({"gpu": GPU, "cpu": CPU, "quick": QUICK})
     tags = (setting.backbone,) if setting.backbone else sizes.networks
     found: Parts = {short(tag): partial(_measure, setting, sizes, tag, None) for tag in tags}
@@ -86,7 +86,7 @@ def _rate(
         for _ in range(repeats):
             trainer.encode(images_B3SS, attached)
 
-    with trainer.batches_of(len(images_B3SS)):  # so that none is filled up
+    with trainer.batches_of(len(images_B3SS)):  # so that none is padded
         return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 

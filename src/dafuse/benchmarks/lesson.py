@@ -1,7 +1,7 @@
-"""A lesson by `lift`: against the forward pass of its images alone, and a stream against DAF's.
+"""A `lift` lesson against the forward pass of its images, and a stream of tasks against DAF's.
 
-Five classes of fifty images, taught to an empty model and to one that knows many classes already,
-whose sums are of more images than a feature has numbers. Nothing is trained.
+Five classes of fifty images are taught to an empty model and to one that knows many classes, whose
+sums are over more images than a feature has columns. Nothing is trained.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ from dafuse.methods.lift import LIFT
 from dafuse.methods.packing import packed
 from dafuse.seeds import numpy_generator
 
-CLASSES = 5  # of a lesson
-LESSON = Goal("ratio", most=1.5)  # of the forward pass
+CLASSES = 5  # in each lesson
+LESSON = Goal("ratio", most=1.5)  # over the forward pass
 STREAM = Goal("ratio", least=20)  # times as fast as DAF
 
 
@@ -47,15 +47,15 @@ STREAM = Goal("ratio", least=20)  # times as fast as DAF
 class Sizes:
     per_class: int  # images, in a lesson
     known: int  # classes of the model that knows many
-    more: int  # images in its sums, beyond the numbers of a feature
+    more: int  # images in its sums, beyond the columns of a feature
     tasks: int  # of the stream
     per_class_of_stream: int
     network: str = COMPACT  # of the stream
-    epochs: int = 20  # DAF's
+    epochs: int = 20  # of DAF
     align_epochs: int = 30
     features: Depths = LIFT.features
-    rounds: int | None = None  # at most, of lessons
-    stream_rounds: int = 1  # at most
+    rounds: int | None = None  # max number of rounds of lessons
+    stream_rounds: int = 1  # max number of rounds of streams
 
 
 SIZES = {
@@ -96,7 +96,7 @@ def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
 
 
 def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
-    """Learning alone: both are tested in the same way."""
+    """Time learning only: testing is the same for both."""
     dataset = random_images(sizes.tasks * CLASSES, sizes.per_class_of_stream)
     trainer, stream = world(network(sizes.network), dataset, CLASSES, setting.fabric())
     made: dict[str, Callable[[], Method]] = {
@@ -109,7 +109,7 @@ def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
         method = make()
         return sum(_seconds(trainer, partial(method.learn, task)) for task in tasks)
 
-    for make in () if setting.quick else made.values():  # warms up, and compiles
+    for make in () if setting.quick else made.values():  # warm up and compile
         method = make()
         for task in tasks[:2]:
             method.learn(task)
@@ -125,13 +125,13 @@ def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
 
 
 def _later(task: Task, known: int) -> Task:
-    """The same images as a lesson of classes that come after so many."""
+    """Return the same images as a lesson of classes that come after so many."""
     train = ImageSet(task.train.items, task.train.labels + known, task.train.index)
     return replace(task, index=1, first=known, train=train)
 
 
 def _fill(method: LIFT, sizes: Sizes) -> None:
-    """Have a method know classes of made-up features, of full rank."""
+    """Teach a method classes of made-up features, of full rank."""
     width, like = method.lift.width, torch.zeros(0, device=method.trainer.device)
     count = width + sizes.more
     drawn = numpy_generator(SEED, "known").standard_normal((count, width), dtype=np.float32)
@@ -142,7 +142,7 @@ def _fill(method: LIFT, sizes: Sizes) -> None:
 
 
 def _learning(method: LIFT, task: Task, trainer: Trainer) -> Callable[[], float]:
-    """Seconds of the lesson, always by the model as it was before."""
+    """Return the seconds of the lesson, always for the model in the same state."""
     before = method.state()
 
     def learn() -> float:

@@ -1,4 +1,4 @@
-"""Class memory: the bytes that each kind keeps of a class, and the accuracy that it costs."""
+"""Class memory: the bytes that each kind keeps for a class, and the accuracy that it costs."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def parts(setting: Setting) -> Parts:
 
 
 def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
-    """Trained once with the first kind and recorded; the others replay that."""
+    """Train once with the first kind and record it; the others replay that."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         config = RunConfig(
@@ -62,14 +62,14 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
                     run(mine, bench=bench)
                     found[name] = _outcome(root / name)
                     recorded = recorded or mine.out or ""
-                except Exception as error:  # the others are worth having all the same
+                except Exception as error:  # the other kinds are still worth measuring
                     found[name] = (Measured(error=reason(error)),) * 2
                 bar.advance(note=name)
     return _rows(found)
 
 
 def _outcome(folder: Path) -> tuple[Measured, Measured]:
-    """Bytes of statistics for each class, and the average accuracy."""
+    """Return the bytes of statistics for each class, and the average accuracy."""
     results = read_sealed(folder / "results.json", "measure again")
     kept = results["tasks"][-1]["kept_bytes"]["statistics"] / len(results["classes"])
     metrics = AccuracyMatrix(results["correct"], results["total"]).metrics()

@@ -1,8 +1,8 @@
-"""What a lesson is held against: features by onnxruntime and the mean of each class, in a script.
+"""The yardstick of a lesson: features by onnxruntime and the mean of each class, in a script.
 
 python -m dafuse.benchmarks.plain_lesson FOLDER MEANS.npy
 
-It decodes and cuts images as a lesson does, by as many threads, and does nothing else.
+It decodes and crops images like a lesson, with as many threads, and does nothing else.
 """
 
 import os

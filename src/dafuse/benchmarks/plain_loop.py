@@ -1,6 +1,6 @@
-"""Training as published research code has it: the yardstick of speed, and a check of numerics.
+"""Training as in published research code: the yardstick of speed, and a check of numerics.
 
-Eager float32; images go through torchvision's transforms of Pillow images in worker processes; each
+Eager float32. Images go through torchvision's transforms of Pillow images in worker processes; each
 layer has an adapter of linear modules; each batch is a step, after which the loss is read.
 """
 
@@ -24,11 +24,11 @@ from dafuse.methods.contract import Loss
 from dafuse.methods.schedule import Group, Schedule
 
 WORKERS = min(8, os.cpu_count() or 1)  # published code has 8; more than cores would slow it
-Branch = Callable[[int, Tensor], Tensor | None]  # layer, residual stream -> beside its MLP
+Branch = Callable[[int, Tensor], Tensor | None]  # layer, residual stream -> addition to its MLP
 
 
 def plain_features(vit: VisionTransformer, images_B3SS: Tensor, branch: Branch) -> Tensor:
-    """The CLS token after the final norm, block by block with nothing left out."""
+    """Return the CLS token after the final norm, computed block by block without shortcuts."""
     x_BND = vit.norm_pre(vit._pos_embed(vit.patch_embed(images_B3SS)))
     for layer, block in enumerate(vit.blocks):
         h_BND = x_BND + block.ls1(block.attn(block.norm1(x_BND)))
@@ -64,7 +64,7 @@ class PlainAdapters(nn.Module):
         return self.scale * self.layers[layer](h_BND)
 
     def tensors(self) -> Tensors:
-        """Stacked again."""
+        """Return the tensors, stacked again."""
         names = [f"{part}.{kind}" for part in ("down", "up") for kind in ("weight", "bias")]
         return {name: torch.stack(self._of(name)).detach() for name in names}
 
@@ -77,12 +77,12 @@ class PlainAdapters(nn.Module):
 def plain_fit(
     loss: Loss,
     groups: Sequence[Group],
-    batches: Callable[[int], Iterable[Batch]],  # of an epoch
+    batches: Callable[[int], Iterable[Batch]],  # epoch -> its batches
     schedule: Schedule,
     device: torch.device,
     after_step: Callable[[], None] | None = None,
 ) -> list[list[float]]:
-    """SGD with the schedule's numbers; every step's loss, epoch by epoch."""
+    """Train by SGD with the schedule's numbers; return every step's loss."""
     settings = [{"params": list(g.parameters), "lr": schedule.lr * g.rate} for g in groups]
     optimiser = torch.optim.SGD(
         settings, schedule.lr, schedule.momentum, weight_decay=schedule.weight_decay
@@ -112,7 +112,7 @@ def pillow_batches(
     batch_size: int,
     workers: int = WORKERS,
 ) -> "DataLoader[Batch]":
-    """An epoch's batches in the machine's memory; the workers start anew with each epoch."""
+    """Yield an epoch's batches in the machine's memory; the workers start again in each epoch."""
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(

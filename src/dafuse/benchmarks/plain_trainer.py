@@ -1,4 +1,4 @@
-"""The plain loop in the place of the engine's training, so that any method can be taught by it."""
+"""The plain loop in place of the engine's training, so that it can train any method."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,7 +23,7 @@ Feed = Callable[[Task, ImageSet, int, int], Iterable[Batch]]  # task, images, ba
 class PlainTrainer(Trainer):
     """Trains adapters with `plain_fit` and computes features with `plain_features`.
 
-    What it does not know is the engine's: test batches, and attachments other than an adapter.
+    The rest is the engine's: test batches, and attachments other than an adapter.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PlainTrainer(Trainer):
         after_step: Callable[[], None] | None = None,
         epochs_before: int = 0,
     ) -> None:
-        assert isinstance(attached, Adapter)  # all that the plain loop knows
+        assert isinstance(attached, Adapter)  # the plain loop knows nothing else
         trained = images or task.train
         modules = PlainAdapters(attached)
         own = {id(parameter) for parameter in attached.parameters()}
@@ -88,7 +88,7 @@ class PlainTrainer(Trainer):
 
 
 def pillow_feed(loader: Loader, workers: int) -> Feed:
-    """The loader's images by way of Pillow, in worker processes that start with each epoch."""
+    """Feed the loader's images through Pillow, in worker processes that start in each epoch."""
     augmentation = loader.dataset.augmentation
     return lambda task, images, batch_size, epoch: pillow_batches(
         images, loader.preprocessing, augmentation, batch_size, workers

@@ -1,8 +1,7 @@
-"""What people wait for, as processes that begin from nothing: a prediction, a lesson.
+"""The waits of a user, measured in fresh processes: a prediction, a lesson.
 
-A lesson is held against a script that computes the same features and class means
-(`plain_lesson`), and against itself beside two busy loops; predicting with many classes against
-predicting with few.
+A lesson is compared with a script that computes the same features and class means (`plain_lesson`),
+and with itself beside two busy loops; predicting with many classes, with predicting with few.
 """
 
 import json
@@ -24,14 +23,14 @@ from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.seeds import numpy_generator
 
-CLASSES = 5  # of a lesson
+CLASSES = 5  # in each lesson
 COLD = Goal("value", most=0.8)  # seconds of a prediction
 MEMORY = Goal("value", most=200)  # MB of a prediction
-LESSON = Goal("ratio", most=2)  # of the plain script
-MANY = Goal("ratio", most=1.1)  # of few classes
-BUSY = Goal("ratio", most=3)  # of a quiet machine
+LESSON = Goal("ratio", most=2)  # over the plain script
+MANY = Goal("ratio", most=1.1)  # over few classes
+BUSY = Goal("ratio", most=3)  # over a quiet machine
 BUSY_LOOPS = 2
-# A small process between this one and the command: a new process counts what its parent held.
+# A small process in between: the memory of a new process includes that of its parent.
 LAUNCHER = """
 import json, os, subprocess, sys, time
 start = time.perf_counter()
@@ -47,9 +46,9 @@ print(json.dumps([os.waitstatus_to_exitcode(status), seconds, used.ru_maxrss, sa
 class Sizes:
     per_class: int  # images, in a lesson
     height: int  # of the images
-    few: int  # classes of a model
+    few: int  # classes of the smaller model
     many: int
-    asked: int  # pictures, beside one alone
+    asked: int  # images per prediction, beside one alone
 
 
 SIZES = {
@@ -146,7 +145,7 @@ def _drawn(folder: str, sizes: Sizes) -> Path:
 
 
 def _taught(folder: Path, count: int) -> Path:
-    """A model of so many classes of noise: speed does not depend on what they show."""
+    """Make a model of so many classes of noise: speed does not depend on the images."""
     rng = numpy_generator(SEED, "noise", count)
     images = rng.integers(0, 256, (2 * count, 16, 16, 3), dtype=np.uint8)
     path = folder / f"model of {count}"
@@ -156,7 +155,7 @@ def _taught(folder: Path, count: int) -> Path:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """So many other processes compute without an end meanwhile."""
+    """Run so many endless loops in other processes meanwhile."""
     with ExitStack() as running:
         for _ in range(count):
             process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -170,7 +169,7 @@ def _dafuse(*arguments: object) -> tuple[float, float]:
 
 
 def _process(*command: object) -> tuple[float, float]:
-    """Seconds, and the most memory held at once in MB, of a command that must succeed."""
+    """Return the seconds and the peak memory in MB of a command that must succeed."""
     launched = [sys.executable, "-c", LAUNCHER, *map(str, command)]
     done = subprocess.run(launched, capture_output=True, text=True, check=True)
     code, seconds, kilobytes, said = json.loads(done.stdout)

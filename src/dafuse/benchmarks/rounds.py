@@ -1,7 +1,7 @@
-"""Measuring fairly: the variants of one thing take turns in one process, round by round.
+"""Fair measurement: the variants of one thing take turns in one process, round by round.
 
-A machine that slows down slows all of them, and a ratio is taken within each round, of what was
-measured side by side; the median of the rounds counts, and their extremes say how far to trust it.
+If the machine slows down, it slows all of them. A ratio is taken within each round, between
+neighbouring measurements; the median over rounds counts, and the extremes show how far to trust it.
 """
 
 import statistics
@@ -17,7 +17,7 @@ Relation = Literal["speed-up", "share", "difference"]
 
 @dataclass
 class Measured:
-    """What each round gave, or why there is nothing."""
+    """The value of each round, or the reason why there is none."""
 
     values: list[float] = field(default_factory=list)
     error: str = ""
@@ -38,7 +38,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: medians over the rounds, and the ratios within each of them."""
+    """A line of the table: medians over the rounds, and the ratios within each round."""
 
     what: str
     unit: str  # "images/s", "s", "B", "%"
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met here; None where there is none, or nothing was measured."""
+        """Whether the goal is met; None without a goal or a measurement."""
         found = None if self.goal is None else self.ratio if self.goal.of == "ratio" else self.value
         return None if self.goal is None or found is None else self.goal.met(found)
 
@@ -90,9 +90,9 @@ def alternate(
     bar: Bar | None = None,
     warm_up: Collection[str] = (),
 ) -> dict[str, Measured]:
-    """Each round asks every variant once, in turn. One that fails is left out from then on.
+    """Measure every variant once in each round. A variant that fails is skipped from then on.
 
-    Those to be warmed up are asked once before, and what they say then does not count.
+    Variants that need warming up run once before, without being counted.
     """
     found = {name: Measured() for name in variants}
     for number in range(-1, rounds):
@@ -101,7 +101,7 @@ def alternate(
                 continue
             try:
                 value = float(measure())
-            except Exception as error:  # the others are worth having all the same
+            except Exception as error:  # the other variants are still worth measuring
                 found[name] = Measured(error=reason(error))
                 continue
             if number >= 0:
@@ -120,13 +120,13 @@ def compared(
     goal: Goal | None = None,
     note: str = "",
 ) -> Row:
-    """A row with its ratio to the baseline, taken round by round."""
+    """Return a row with its ratio to the baseline, taken round by round."""
     if baseline is None:
         return Row(what, unit, measured, goal=goal, note=note)
     name, base = baseline
     takes_time = not unit.endswith("/s")
     ratios = []
-    for value, other in zip(measured.values, base.values, strict=False):  # one of them may fail
+    for value, other in zip(measured.values, base.values, strict=False):  # one may have failed
         if relation == "difference":
             ratios.append(value - other)
         elif relation == "speed-up" and takes_time:
@@ -137,6 +137,6 @@ def compared(
 
 
 def reason(error: Exception) -> str:
-    """One line that says why something failed."""
+    """Return one line that says why something failed."""
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, DafuseError) else f"{type(error).__name__}: {text}"

@@ -1,4 +1,4 @@
-"""What a benchmark is told, and the worlds of random images and weights that it measures in."""
+"""The options of a benchmark, and its worlds of random images and weights."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ SEED = 1993
 DEIT_TINY = "deit_tiny_patch16_224.fb_in1k"
 VIT_BASE = "vit_base_patch16_224.augreg_in21k"
 SHORT = {COMPACT: "compact", DEIT_TINY: "DeiT-Tiny", VIT_BASE: "ViT-B/16"}
-Parts = dict[str, Callable[[], list[Row]]]  # of a benchmark: one may fail, the others go on
+Parts = dict[str, Callable[[], list[Row]]]  # parts of a benchmark: if one fails, the others go on
 Sizes = TypeVar("Sizes")
 
 
@@ -35,7 +35,7 @@ class Setting:
 
     device: str = "auto"
     rounds: int = 5
-    backbone: str | None = None  # instead of the benchmark's own
+    backbone: str | None = None  # replaces the benchmark's own
     quick: bool = False
     demo: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -45,11 +45,11 @@ class Setting:
         return self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
 
     def sizes(self, by_place: Mapping[str, Sizes]) -> Sizes:
-        """Those for "gpu", "cpu" or "quick"."""
+        """Return the sizes for "gpu", "cpu" or "quick"."""
         return by_place["quick" if self.quick else "gpu" if self.on_gpu else "cpu"]
 
     def fabric(self, device: str | None = None) -> Fabric:
-        """The device that was asked for, in the precision that dafuse would be used with there."""
+        """Return the chosen device, in the precision that dafuse would use there."""
         device = device or self.device
         gpu = self.on_gpu if device == self.device else device == "cuda"
         return launch(device, "bf16" if gpu else "fp32", deterministic=False)
@@ -61,14 +61,14 @@ class Setting:
         warm_up: Collection[str] = (),
         most: int | None = None,
     ) -> dict[str, Measured]:
-        """Rounds as asked for, or at most so many where each is long."""
+        """Run the chosen number of rounds, or at most so many long ones."""
         rounds = self.rounds if most is None else min(self.rounds, most)
         with self.progress.bar(label, rounds * len(variants) + len(warm_up)) as bar:
             return alternate(variants, rounds, bar, warm_up)
 
 
 def network(tag: str) -> Network:
-    """Built with random weights: speed does not depend on them, and nothing is downloaded."""
+    """Build a network with random weights: speed does not depend on them, nothing is downloaded."""
     with torch.random.fork_rng([]):
         torch.manual_seed(derive(SEED, "weights"))
         return build_backbone(tag)
@@ -79,7 +79,7 @@ def short(tag: str) -> str:
 
 
 def random_images(classes: int, per_class: int, side: int = 32) -> Dataset:
-    """Noise in memory, as small as CIFAR's images. What it shows does not matter for speed."""
+    """Return noise in memory, as small as CIFAR's images; the content does not affect speed."""
     rng = numpy_generator(SEED, "pixels")
     pixels = rng.integers(0, 256, (classes * per_class, side, side, 3), dtype=np.uint8)
     labels = np.repeat(np.arange(classes), per_class)
@@ -89,7 +89,7 @@ def random_images(classes: int, per_class: int, side: int = 32) -> Dataset:
 def world(
     vit: Network, dataset: Dataset, increment: int, fabric: Fabric, compiled: bool | None = None
 ) -> tuple[Trainer, Stream]:
-    """A trainer, compiled as in a run, and the stream of tasks."""
+    """Return a trainer, compiled as in a run, and the stream of tasks."""
     loader = Loader(dataset, vit.preprocessing, fabric.device)
     count = len(dataset.classes)
     stream = Stream(loader.dataset, range(count), task_sizes(count, increment))

@@ -42,18 +42,18 @@ class Sizes:
     networks: tuple[str, ...]
     batch: int
     per_class: int
-    epochs: int  # of a measured fit; the plain loop's has one
+    epochs: int  # of a measured fit; the plain loop has one
     matmul: tuple[int, int]  # side, repeats
     workers: int = WORKERS
 
 
 SIZES = {
-    "gpu": Sizes((DEIT_TINY, VIT_BASE), 48, 600, 20, (8192, 20)),  # 50 steps an epoch
-    "cpu": Sizes((DEIT_TINY,), 48, 24, 1, (2048, 3)),  # two steps: one takes seconds
+    "gpu": Sizes((DEIT_TINY, VIT_BASE), 48, 600, 20, (8192, 20)),  # 50 steps in an epoch
+    "cpu": Sizes((DEIT_TINY,), 48, 24, 1, (2048, 3)),  # two steps, because one takes seconds
     "quick": Sizes((COMPACT,), 8, 3, 1, (256, 2), workers=1),
 }
-LARGE_WIDTH, LARGE_EPOCHS, LARGE_ROUNDS = 384, 8, 3  # of networks that take seconds for a round
-GOALS = {  # for one H200: as a multiple of the plain loop, of the floor, or images per second
+LARGE_WIDTH, LARGE_EPOCHS, LARGE_ROUNDS = 384, 8, 3  # for networks that take seconds for a round
+GOALS = {  # for one H200: multiple of the plain loop, of the floor, or images per second
     VIT_BASE: {"plain": Goal("ratio", least=10), "floor": Goal("ratio", least=0.5)},
     DEIT_TINY: {"own": Goal("value", least=20_000)},
 }
@@ -109,7 +109,7 @@ def _rows(found: dict[str, Measured], goals: dict[str, Goal]) -> list[Row]:
 
 
 def _rate(trainer: Trainer, task: Task, batch: int, epochs: int) -> Callable[[], float]:
-    """Images per second of a whole fit."""
+    """Return the images per second of a whole fit."""
     adapter = start_adapter(trainer, "benchmark", RANK)
     schedule = Schedule(epochs, batch, lr=0.01, weight_decay=5e-4)
 
@@ -122,14 +122,14 @@ def _rate(trainer: Trainer, task: Task, batch: int, epochs: int) -> Callable[[],
 
 
 def _loading_rate(batches: Iterable[Batch]) -> float:
-    """Of images that nobody trains on."""
+    """Return the images per second of loading alone."""
     start = time.perf_counter()
     count = sum(len(labels) for _, labels in batches)
     return count / (time.perf_counter() - start)
 
 
 def _ready(classes: int, batch: int, size: int, device: torch.device) -> Feed:
-    """The same batch again and again, on the device."""
+    """Yield the same batch again and again, on the device."""
     images_B3SS = torch.randn(batch, 3, size, size, generator=torch_generator(SEED, "ready"))
     ready = images_B3SS.to(device), torch.arange(batch, device=device) % classes
     return lambda task, images, batch_size, epoch: [ready] * math.ceil(len(images) / batch_size)

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say."""
+"""Calibration: how far probabilities are from the accuracy that they promise."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error: how far confidence is from accuracy, over equal bins of it."""
+    """Return the expected calibration error: |confidence - accuracy|, over equal-width bins."""
     if not len(confidence_N):
         return math.nan
     which = np.minimum((confidence_N * bins).astype(int), bins - 1)

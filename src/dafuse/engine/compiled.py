@@ -1,4 +1,4 @@
-"""Forward passes as compiled code; checked against plain code before it is believed."""
+"""Forward passes as compiled code, checked against plain code before it is trusted."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -16,9 +16,9 @@ from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
 from dafuse.engine.recorded import AS_THEY_ARE, Recorded
 
-CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of pass: as it is, and as it was recorded
-KEPT = 4  # kinds of passes that are remembered
-TOLERANCE = 0.05  # of features against those of plain code; bf16 alone makes one or two percent
+CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of forward pass: plain, and as a CUDA graph
+KEPT = 4  # kinds of forward passes that are remembered
+TOLERANCE = 0.05  # relative difference from plain code's features; bf16 alone makes 1 or 2 %
 
 
 @lru_cache(maxsize=8)  # runs that share a network share its code
@@ -28,25 +28,25 @@ def compiled(network: Network) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=4)
 def compiled_tightly(folded: Network) -> Callable[..., Tensor]:
-    """Rows of hidden units, of odd length with an adapter's beside them, are not padded.
+    """Compile without padding the hidden units, whose number is odd with an adapter's beside them.
 
-    Products take them as they are; padded ones would be copied first.
+    Products take them without padding; padded ones would be copied first.
     """
     return torch.compile(folded, dynamic=False, options={"comprehensive_padding": False})
 
 
 class CompiledForward:
-    """Compiles a network when it is first asked for. Batches have one size: others are filled up.
+    """Compiles a network on its first call. All batches have one size: smaller ones are padded.
 
-    Without gradient, the first calls with each attachment are computed by plain code as well.
-    Should the two differ, plain code is right, and goes on.
+    Without gradient, the first calls with each attachment are also computed by plain code. If the
+    two differ, plain code is used from then on.
     """
 
     def __init__(self, full_batch: int, say: Callable[[str], None] = print) -> None:
         self.full_batch = full_batch
-        self.checks = True  # not within a training step, where the device must not wait
+        self.checks = True  # off within a training step, where the device must not wait
         self.trusted = True
-        self.deviation = 0.0  # the largest seen, relative to the features' length
+        self.deviation = 0.0  # the largest so far, relative to the features' length
         self._say = say
         self._passes: OrderedDict[Hashable, Pass] = OrderedDict()
         torch._dynamo.config.recompile_limit = 64  # networks x attachments x batch sizes x modes
@@ -77,7 +77,7 @@ class CompiledForward:
     def _pass(
         self, network: Network, attached: Attachment | None, images_B3SS: Tensor, depths: Depths
     ) -> "Pass":
-        """That of the network and the batch's shape; all adapters of one shape share theirs."""
+        """Return the pass for the network and the batch's shape; adapters of a shape share it."""
         on_gpu, adapts = images_B3SS.is_cuda, False
         kind: Hashable = id(attached)
         if on_gpu and isinstance(attached, Adapter) and not attached.training:
@@ -114,10 +114,10 @@ class CompiledForward:
 
 
 class Pass:
-    """Passes without gradient of one network over batches of one shape.
+    """Forward passes without gradient through one network, for batches of one shape.
 
-    Where it folds, adapters are made part of a copy of the network; where it records, passes are
-    replayed as CUDA graphs. What it is of is held fast: nothing else can come to have its identity.
+    If it folds, adapters become part of a copy of the network; if it records, CUDA graphs replace
+    the passes. Keeps a reference to the network, so its `id()` cannot be reused.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class Pass:
     ) -> None:
         self.network, self.depths = network, depths
         self.attached: Attachment | None = None
-        self.calls = 0  # under the adapter as it is now
+        self.calls = 0  # with the current adapter's values
         self._folded: Network | None = None
         self._folds = folds
-        self._values: list[tuple[int, int]] = []  # of the adapter that was folded: where and which
+        self._values: list[tuple[int, int]] = []  # addresses and versions of the folded adapter
         self._run: Callable[[Tensor], Tensor] = self._compute
         if records:
             self._run = Recorded(self._compute, "this forward pass", say)
@@ -146,7 +146,7 @@ class Pass:
         return self._run(images_B3SS)
 
     def _fold(self, network: ViT, adapter: Adapter) -> None:
-        """Into memory that stays where it is, so that recordings hold for every adapter."""
+        """Fold into memory that stays in place, so that CUDA graphs hold for every adapter."""
         values = [(p.data_ptr(), p._version) for p in adapter.parameters()]
         if self.attached is adapter and self._values == values:
             return
@@ -155,7 +155,7 @@ class Pass:
             self._folded = folded
         else:
             self._folded.load_state_dict(folded.state_dict())
-            self.calls = min(self.calls, AS_THEY_ARE)  # to be checked again
+            self.calls = min(self.calls, AS_THEY_ARE)  # check again
         self._values = values
 
     def _compute(self, images_B3SS: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
 
 def launch(device: str, precision: str, deterministic: bool) -> Fabric:
-    """A Fabric on one device: ``auto``, ``cpu``, ``cuda`` or ``mps``."""
+    """Return a Fabric on one device: ``auto``, ``cpu``, ``cuda`` or ``mps``."""
     if precision not in PRECISIONS:
         raise DafuseError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if device not in ("auto", "cpu", "cuda", "mps"):
@@ -41,13 +41,13 @@ def describe(device: torch.device) -> str:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until it has done what it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """How long it takes until the device has done it."""
+    """Return the seconds until the device has finished this work."""
     wait_for(device)
     start = time.perf_counter()
     work()

@@ -1,4 +1,4 @@
-"""Progress on the terminal, drawn by rich, and lines that also go into a run's log."""
+"""Progress on the terminal, drawn by rich, and lines that also go to a run's log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ class TerminalBar(Bar):
 
 
 class TerminalProgress(Progress):
-    """Use as a context manager around the work. A log gets a line every few seconds, not bars."""
+    """A context manager around the work. In a log it writes a line every few seconds, not bars."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -69,7 +69,7 @@ class TerminalProgress(Progress):
 
 
 class LoggedProgress(Progress):
-    """Another progress whose lines are written into a file as well."""
+    """Another progress whose lines are also written to a file."""
 
     def __init__(self, shown: Progress, log: Path) -> None:
         self._shown, self._log = shown, log

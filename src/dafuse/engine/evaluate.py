@@ -18,25 +18,25 @@ from dafuse.methods.contract import Method
 @dataclass
 class Evaluation:
     correct: list[int]  # by task
-    correct_then: list[int]  # by task, if no class could be answered that came after it
+    correct_then: list[int]  # by task, when only classes known after that task compete
     total: list[int]  # by task
     confusion: np.ndarray  # counts [C, C], rows true, columns predicted
-    calibration_error: float | None  # of the softmax of the logits; none without images
-    prediction: str  # the name of this way to predict, where the method has several
-    others: dict[str, list[int]]  # correct by task, of the method's other ways to predict
+    calibration_error: float | None  # of the softmax of the logits; None without images
+    prediction: str  # the name of this way to predict, if the method has several
+    others: dict[str, list[int]]  # by task, right answers of the method's other ways to predict
 
 
 class Answers(NamedTuple):
-    """What one way to predict says of some images: tensors of a batch, arrays of all of them."""
+    """The answers of one way to predict: tensors for a batch, arrays for all images."""
 
     predicted_N: Any
     confidence_N: Any  # probability of the predicted class
-    predicted_then_N: Any  # among the classes that were known after the image's task
+    predicted_then_N: Any  # the same among the classes known after the image's task
 
 
 @torch.no_grad()
 def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int) -> Evaluation:
-    """Arg-max over all seen classes for all seen test images: no task is told."""
+    """Take the arg-max over all seen classes for all seen test images, without task labels."""
     images, known_N = ImageSet.join(tests), _known_after(tests).to(trainer.device)
     parts: dict[str, list[Answers]] = {}
     done = 0
@@ -70,13 +70,16 @@ def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: 
 
 
 def _known_after(tests: Sequence[ImageSet]) -> Tensor:
-    """For each image how many classes were known after its task; they are numbered as they come."""
+    """Return, for each image, how many classes were known after its task.
+
+    Classes are numbered in the order in which they appear.
+    """
     known = np.maximum.accumulate([test.labels.max(initial=-1) + 1 for test in tests])
     return torch.from_numpy(np.repeat(known, [len(test) for test in tests]))
 
 
 def _answers(logits_BC: Tensor, known_B: Tensor) -> Answers:
-    """On the device; what is asked of a batch waits for nothing."""
+    """Compute answers on the device, without waiting for it."""
     logits_BC = logits_BC.float()
     later_BC = torch.arange(logits_BC.shape[1], device=known_B.device) >= known_B[:, None]
     then_BC = logits_BC.masked_fill(later_BC.to(logits_BC.device), -torch.inf)
@@ -84,5 +87,5 @@ def _answers(logits_BC: Tensor, known_B: Tensor) -> Answers:
 
 
 def _joined(parts: list[Answers]) -> Answers:
-    """The answers of all batches, as arrays."""
+    """Join the answers of all batches into arrays."""
     return Answers(*(torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)))

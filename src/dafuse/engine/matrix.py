@@ -1,10 +1,10 @@
-"""The accuracy matrix A[t, j], kept as raw counts, and every metric that is computed from it.
+"""The accuracy matrix A[t, j], stored as raw counts, and all metrics computed from it.
 
-Row t holds, for each task j <= t, how many test images of task j were right after learning task t.
-In a stream without tasks, a task is a segment between two points of evaluation, and its test images
-are those of the classes that first appear in it, perhaps none. Accuracies are in percent. "Per
-sample" pools the test images of all seen classes, as the literature tabulates; "per task" averages
-the tasks' accuracies, as the DAF paper's formulas say.
+Row t has, for each task j <= t, the number of test images of task j answered right after learning
+task t. In a stream without tasks, a task is a segment between two points of evaluation; its test
+images are those of the classes that first appear in it, possibly none. Accuracies are in percent.
+"Per sample" pools the test images of all seen classes, as in the literature's tables; "per task"
+averages the tasks' accuracies, as in the DAF paper's formulas.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class AccuracyMatrix:
     total: list[list[int]] = field(default_factory=list)
 
     def add(self, correct: list[int], total: list[int]) -> None:
-        """The counts on tasks 0..t after learning task t."""
+        """Add the counts on tasks 0..t after learning task t."""
         if len(correct) != len(self.correct) + 1 or len(total) != len(correct):
             raise ValueError(f"row {len(self.correct)} must count {len(self.correct) + 1} tasks")
         self.correct.append(list(correct))
@@ -28,7 +28,7 @@ class AccuracyMatrix:
         return len(self.correct)
 
     def accuracies(self) -> np.ndarray:
-        """A [T, T] in percent, NaN above the diagonal and for tasks without test images."""
+        """Return A [T, T] in percent, NaN above the diagonal and for tasks without test images."""
         a_TT = np.full((len(self), len(self)), np.nan)
         for t, (correct, total) in enumerate(zip(self.correct, self.total, strict=True)):
             for j, (right, count) in enumerate(zip(correct, total, strict=True)):
@@ -46,7 +46,7 @@ class AccuracyMatrix:
         return [_mean(row[: t + 1]) for t, row in enumerate(self.accuracies())]
 
     def metrics(self) -> dict[str, float]:
-        """All metrics by name; `DEFINITIONS` says what each one is."""
+        """Return all metrics by name; `DEFINITIONS` defines each."""
         a_TT, last = self.accuracies(), len(self) - 1
         per_sample, per_task = self.curve_per_sample(), self.curve_per_task()
         forgetting = [

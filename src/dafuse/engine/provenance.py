@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: command, versions, device, weights, data."""
+"""The provenance of a run: command, versions, device, weights, data."""
 
 import platform
 import shlex
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def compared_inputs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What a run learns from, with its hash in two provenances: the same, or another."""
+    """Return the inputs of a run, each with its hash in both provenances."""
     return [
         ("weights", before["weights"]["sha256"], now["weights"]["sha256"]),
         ("data", before["data_fingerprint"], now["data_fingerprint"]),
@@ -32,7 +32,7 @@ def compared_inputs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[s
 
 
 def _program() -> str:
-    """How the user called it: `python -m dafuse` shows as dafuse, a script by its name."""
+    """Return how the user called it: dafuse for `python -m dafuse`, a script by its name."""
     name = Path(sys.argv[0]).name
     return "dafuse" if name == "__main__.py" else name
 

@@ -1,8 +1,8 @@
-"""Work recorded as CUDA graphs: one launch for a training step or a forward pass, not a thousand.
+"""Work as CUDA graphs: one launch for a training step or a forward pass, instead of a thousand.
 
-A small batch takes longer to launch than to compute. So what is done with it (of a training step:
-forward, backward, optimiser and whatever the method does after it) is recorded once and then
-replayed on the next images.
+A small batch takes longer to launch than to compute. So the work on it (for a training step:
+forward, backward, optimiser and what the method does after it) is captured once as a CUDA graph and
+then replayed on the next images.
 """
 
 from collections import Counter
@@ -12,15 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-AS_THEY_ARE = 2  # first calls of each batch size: what they set up must not be part of a recording
+AS_THEY_ARE = 2  # first calls of each batch size: their set-up must not be captured
 
 
 class Recorded:
-    """Does what the function of CUDA tensors does. One that waits for the device stays as it is.
-
-    A recording reads and writes the memory that the function did when it was recorded. So whatever
-    the function uses beside its arguments must stay where it is; its values may change.
-    """
+    """A function of CUDA tensors as a CUDA graph; one that waits for the device runs plainly."""
 
     def __init__(
         self, function: Callable[..., Tensor], what: str, say: Callable[[str], None] = print
@@ -43,10 +39,10 @@ class Recorded:
         for place, tensor in zip(recording.batch, batch, strict=True):
             place.copy_(tensor)
         recording.graph.replay()
-        return recording.result.clone()  # its memory is written again by the next replay
+        return recording.result.clone()  # the next replay overwrites the graph's memory
 
     def _aside(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """On the stream of the recordings, where autograd remembers to add up gradients."""
+        """Run on the stream of the capture, where autograd accumulates gradients."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             result = self._function(*batch)
@@ -54,7 +50,7 @@ class Recorded:
         return result
 
     def _try_to_record(self, batch: tuple[Tensor, ...]) -> None:
-        """Nothing is computed yet: a recording is replayed for that."""
+        """Capture the work, which computes nothing yet: a replay does."""
         batch = tuple(tensor.clone() for tensor in batch)
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[batch[0].device.index]
@@ -66,9 +62,9 @@ class Recorded:
                 result = self._function(*batch)
         except RuntimeError as error:
             self._recordable = False
-            generator.graphsafe_set_state(before)  # it would wait for the recording's end for ever
+            generator.graphsafe_set_state(before)  # else it waits forever for the capture's end
             reason = str(error).splitlines()[0]
-            self._say(f"{self._what} cannot be recorded, so it is slower: {reason}")
+            self._say(f"{self._what} cannot be captured as a CUDA graph, so it is slower: {reason}")
             return
         self._recordings[len(batch[0])] = _Recording(graph, batch, result)
 
@@ -79,7 +75,7 @@ def graphed(
     device: torch.device,
     say: Callable[[str], None] = print,
 ) -> Callable[..., Tensor]:
-    """The same work, recorded where there is something to gain: on a GPU."""
+    """Return the same work as a CUDA graph, on a GPU; elsewhere return it unchanged."""
     return Recorded(work, what, say) if device.type == "cuda" else work
 
 

@@ -1,4 +1,4 @@
-"""The stream that a run asks for, and how a method observes one that has no tasks."""
+"""The stream that a run asks for, and how a method observes one without tasks."""
 
 from typing import Any
 
@@ -21,23 +21,23 @@ LIMITS = {
 
 
 def require_possible(config: RunConfig) -> None:
-    """Refuse a stream that cannot be, or that the method cannot learn, before anything runs."""
+    """Refuse a stream that is impossible, or that the method cannot learn, before work begins."""
     if config.stream not in STREAMS:
         raise DafuseError(f"no stream is called {config.stream!r}; there are {', '.join(STREAMS)}")
     usual = RunConfig()
     for name in STREAM_OPTIONS:
-        value, (least, most) = getattr(config, name), LIMITS[name]
+        value, (low, high) = getattr(config, name), LIMITS[name]
         if name not in STREAMS[config.stream] and value != getattr(usual, name):
-            of = ", ".join(kind for kind, options in STREAMS.items() if name in options)
-            raise DafuseError(f"{name} is not for --stream {config.stream}, but for {of}")
-        if value is not None and not least <= value <= most:
-            raise DafuseError(f"{name} must be from {least} to {most}, not {value}")
+            kinds = ", ".join(kind for kind, options in STREAMS.items() if name in options)
+            raise DafuseError(f"{name} is not for --stream {config.stream}, but for {kinds}")
+        if value is not None and not low <= value <= high:
+            raise DafuseError(f"{name} must be from {low} to {high}, not {value}")
     if config.stream != "tasks":
         require_observes(config.method["name"], config.stream, config.method)
 
 
 def make_stream(config: RunConfig, dataset: Dataset) -> Stream:
-    """The tasks; or the segments between two points of evaluation, of a stream without tasks."""
+    """Return the tasks or, in a stream without them, the segments between evaluations."""
     count, labels = len(dataset.classes), dataset.train.labels
     order = class_order(count, config.order, config.seed)
     if config.stream == "tasks":
@@ -57,7 +57,7 @@ def make_stream(config: RunConfig, dataset: Dataset) -> Stream:
 def learn_or_observe(
     method: Method, trainer: Trainer, task: Task, config: RunConfig
 ) -> dict[str, Any]:
-    """Learn the task; of a stream without tasks observe its images, in their order, each once."""
+    """Learn the task; in a stream without tasks, observe its images in order, each once."""
     if config.stream == "tasks":
         return method.learn(task)
     images, size = task.train, config.observed_batch

@@ -1,8 +1,8 @@
-"""Record once, replay many: what a task's training gave, kept for runs that train the same way.
+"""Record once, replay many: the results of a task's training, kept for runs that train the same.
 
-A task adapter's training depends on where it starts and on nothing that comes after it: not on the
-rule of fusion, its numbers, the statistics or the classifier. So a run with ``record`` keeps what
-training gave in ``record/`` of its folder, and a run with ``replay`` takes it from there.
+A task adapter's training depends on its init and on nothing that comes after it: not on the fusion
+rule, its numbers, the statistics or the classifier. So a run with ``record`` keeps the results of
+training in ``record/`` of its folder, and a run with ``replay`` reads them from there.
 
     record/training-0003.safetensors    the third task's adapter and the head it was trained with
     record/per_sample-0003.safetensors  gradient and Fisher diagonal at it
@@ -28,7 +28,7 @@ Tensors = dict[str, Tensor]
 
 
 class Tape:
-    """Gives what is recorded; computes, and records where asked, what is not."""
+    """Reads what is recorded; computes the rest and, if asked to, records it."""
 
     def __init__(self, read_from: Path | None, write_to: Path | None, device: torch.device) -> None:
         self.read_from, self.write_to, self.device = read_from, write_to, device
@@ -41,7 +41,7 @@ class Tape:
         if self.write_to is not None:
             self.write_to.mkdir(exist_ok=True)
             content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-            order = {"order": "\n".join(content)}  # in which sums over them round the same
+            order = {"order": "\n".join(content)}  # in this order sums round the same
             write_atomically(self.write_to / file, save(content, metadata=order))
         return tensors
 
@@ -51,7 +51,7 @@ class Tape:
         try:
             with safe_open(self.read_from / file, "pt") as saved:
                 names = saved.metadata()["order"].split("\n")
-                # copies, for what a file gives may lie where vectorised sums round otherwise
+                # copies: memory of a file may be aligned otherwise, which changes how sums round
                 return {name: saved.get_tensor(name).clone().to(self.device) for name in names}
         except SafetensorError as error:
             raise DafuseError(
@@ -61,7 +61,7 @@ class Tape:
 
 
 def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | None:
-    """The tape that a run was asked for, if any."""
+    """Return the tape for a run's options; None if it neither records nor replays."""
     if not config.record and config.replay is None:
         return None
     if not find_method(config.method["name"]).after_training:
@@ -75,13 +75,13 @@ def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | N
 
 
 def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
-    """A replayed run must have the weights and the data of the recorded one."""
+    """Refuse to replay a run with other weights or other data."""
     if config.replay is None:
         return
     recorded = read_sealed(Path(config.replay) / "provenance.json", "replay another run")
     for what, old, new in compared_inputs(recorded, provenance):
         if old != new:
-            raise DafuseError(f"{config.replay} was recorded with other {what} than are here now")
+            raise DafuseError(f"{config.replay} was recorded with other {what}: replay another run")
 
 
 def _require_same_training(config: RunConfig, source: Path) -> None:
@@ -90,11 +90,11 @@ def _require_same_training(config: RunConfig, source: Path) -> None:
     saved = RunConfig(**read_sealed(source / "config.json", "replay another run")["config"])
     if different := differences(training_part(saved), training_part(config)):
         told = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
-        raise DafuseError(f"{source} was trained otherwise, so it cannot be replayed: {told}")
+        raise DafuseError(f"{source} was trained differently, so it cannot be replayed: {told}")
 
 
 def training_part(config: RunConfig) -> dict[str, Any]:
-    """Everything that training depends on."""
+    """Return the part of the configuration that training depends on."""
     method = find_method(config.method["name"])
     ignored = {"method.name", *NOT_IN_HASH, *(f"method.{name}" for name in method.after_training)}
     values = flatten({key: getattr(config, key) for key in RunConfig.__dataclass_fields__})

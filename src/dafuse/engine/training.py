@@ -1,4 +1,4 @@
-"""One task's training loop, and the rest of what methods ask of the engine."""
+"""The training loop of one task, and the rest of what methods ask of the engine."""
 
 import math
 import time
@@ -29,8 +29,8 @@ from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
 
-# What a block keeps of a token for the backward pass, as a multiple of the width. 512 images of
-# DeiT-Tiny in bf16, which took 8.5 GB with all else, make 18.
+# Values that a block keeps per token for the backward pass, in multiples of the width: 18, as
+# measured with 512 images of DeiT-Tiny in bf16, which took 8.5 GB in all.
 KEPT_VALUES = 20
 
 
@@ -47,7 +47,7 @@ class Trainer:
         fabric: Fabric,
         seed: int,
         progress: Progress | None = None,
-        compiled: bool | None = False,  # None: on a GPU
+        compiled: bool | None = False,  # None: only on a GPU
     ) -> None:
         self.device = fabric.device
         self.network = network.to(self.device)
@@ -65,7 +65,7 @@ class Trainer:
         )
         self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
-        self.images: dict[str, int] = {}  # that went through in it
+        self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
         compile_it = self.device.type == "cuda" if compiled is None else compiled
         self.compiled = (
@@ -201,7 +201,7 @@ class Trainer:
 
     @contextmanager
     def _training(self, task: Task, attached: Attachment | None, batch_size: int) -> Iterator[None]:
-        """Training mode, and this task's seed lent to torch's global generator for dropout."""
+        """Enter training mode, with this task's seed in torch's global generator for dropout."""
         module = attached if attached is not None else nn.Identity()
         devices = [self.device] if self.device.type == "cuda" else []
         module.train()
@@ -218,7 +218,7 @@ class Trainer:
                 self.compiled.checks = True
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
-        """The epoch's mean loss. Looked at once an epoch, so that the device never waits."""
+        """Return the epoch's mean loss; reading it once an epoch keeps the device busy."""
         values = torch.stack(losses).float().cpu()
         wrong = (~values.isfinite()).nonzero()
         if len(wrong):
@@ -230,15 +230,15 @@ class Trainer:
         return float(values.mean())
 
 
-@lru_cache(maxsize=1)  # runs that share a network share the copy, and what is compiled for it
+@lru_cache(maxsize=1)  # runs that share a network share the copy and its compiled code
 def _cast_once(network: Network, dtype: torch.dtype) -> Network:
     return network.cast_once(dtype)
 
 
 def _gradient_batch(network: Network, device: torch.device, dtype: torch.dtype) -> int:
-    """A power of two: the images whose activations fit into an eighth of the device's memory.
+    """Return a power of two: the images whose activations fit into an eighth of all memory.
 
-    Of all its memory, not of what is free: the same device gives the same batches.
+    It does not depend on free memory, so the same device always gives the same batches.
     """
     each = network.values_kept * KEPT_VALUES * dtype.itemsize
     fitting = torch.cuda.get_device_properties(device).total_memory // 8 // each
@@ -248,9 +248,9 @@ def _gradient_batch(network: Network, device: torch.device, dtype: torch.dtype) 
 def _optimiser(
     groups: Sequence[Group], schedule: Schedule, recorded_on: torch.device | None
 ) -> torch.optim.Optimizer:
-    """Each group keeps its own peak, from which the schedule sets the rate of an epoch.
+    """Give each group its own peak rate, from which the schedule sets the rate of an epoch.
 
-    A recorded step reads the rate from the device's memory, where it can be changed.
+    A captured step reads the rate from the device's memory, where it can be changed.
     """
     settings: list[dict[str, Any]] = [
         {"params": list(group.parameters), "peak": schedule.lr * group.rate} for group in groups

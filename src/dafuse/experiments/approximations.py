@@ -1,13 +1,13 @@
 """How good DAF's approximations are, measured at the task adapters of a recorded run.
 
-Of a task, on some of its training images, under the head the adapter was trained with, without
-dropout:
+For each task, on some of its training images, under the head that the adapter was trained with,
+without dropout:
 
-- the Fisher diagonal F against the diagonal of the Hessian, by random signs (all entries) and exact
-  (some entries of each tensor); its mean over batches against that over samples, on all images; and
-  α r + 1, which Eq. 13 puts in the Hessian's place;
-- along the path from θ_t to the fused θ*_t: the true loss, and the parabolas that F, the Hessian's
-  diagonal, the whole Hessian and Eq. 13 make of it.
+- the Fisher diagonal F against the diagonal of the Hessian, estimated by random signs (all entries)
+  and exact (some entries of each tensor); F over batches against F over samples, on all images; and
+  α r + 1, which Eq. 13 uses in place of the Hessian;
+- along the path from θ_t to the fused θ*_t: the true loss, and its parabolas by F, by the Hessian's
+  diagonal, by the whole Hessian and by Eq. 13.
 """
 
 import time
@@ -30,14 +30,14 @@ from dafuse.methods.curvature import curvature_at, losses_under
 from dafuse.methods.daf import DAF
 from dafuse.seeds import numpy_generator, torch_generator
 
-SHARES = tuple(k / 10 for k in range(11))  # s, of the path
-BATCH = 64  # images whose graph of two backward passes is held at once
+SHARES = tuple(k / 10 for k in range(11))  # shares s of the path
+BATCH = 64  # images in one graph of two backward passes
 
 
 def measure_task(
     trainer: Trainer, task: Task, method: DAF, options: MeasureOptions
 ) -> dict[str, Any]:
-    """Every number of one task, as JSON can hold them; the method has just learned it."""
+    """Return all numbers of one task, as JSON values; the method has just learned it."""
     start = time.perf_counter()
     head = _no_training(trainer, task)["head"]
     adapter = method.task_adapter
@@ -80,7 +80,7 @@ def measure_task(
 def _hessian(
     trainer: Trainer, task: Task, method: DAF, head: Tensor, options: MeasureOptions
 ) -> tuple[Tensors, Tensors, Tensors]:
-    """Its diagonal by random signs; exact at some places of each tensor; these places."""
+    """Return the Hessian's diagonal by random signs, exact at some indices, and these indices."""
     parameters = dict(method.task_adapter.named_parameters())
     losses = losses_under(trainer, task, method.task_adapter, head)
     batches = -(-len(task.train) // BATCH)
@@ -109,7 +109,7 @@ def _path(
     diagonal: Tensors,
     rule: Tensors,
 ) -> dict[str, list[float]] | None:
-    """The loss from θ_t to θ*_t, as it is and by each parabola; none where they are the same."""
+    """Return the loss from θ_t to θ*_t, true and by each parabola; nothing if they are equal."""
     start, end = method.task_adapter.tensors(), method.global_adapter.tensors()
     step = {key: end[key] - start[key] for key in start}
     if not any(part.any() for part in step.values()):
@@ -137,7 +137,7 @@ def _path(
 
 
 def _no_training(trainer: Trainer, task: Task) -> dict[str, Tensor]:
-    """What training gave, from the record."""
+    """Return the recorded result of training."""
 
     def refuse() -> dict[str, Tensor]:
         raise DafuseError(f"the record of task {task.number} is gone")

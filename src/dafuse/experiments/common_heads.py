@@ -1,8 +1,8 @@
-"""What anybody would fit to a network's features: LDA, logistic and ridge regression.
+"""The usual classifiers on a network's features: LDA, logistic and ridge regression.
 
-Each takes features [N, D] and labels [N] and gives a function that predicts labels of others; none
-where it is not defined. Penalties are chosen by cross-validation where there is something to hold
-out, which takes two images of each class.
+Each takes features [N, D] and labels [N] and returns a function that predicts labels; None if it is
+not defined. Penalties are chosen by cross-validation if images can be held out, which takes two
+images of each class.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,17 @@ import numpy as np
 
 from dafuse.errors import DafuseError
 
-FOLDS = 5  # at most: as many as a class has images
+FOLDS = 5  # max number of folds, which need as many images of each class
 INVERSE_PENALTIES = tuple(10.0**power for power in range(-4, 2))  # C of logistic regression
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-6, 13))  # of ridge regression
 ITERATIONS = 1000
-MANY = 2000  # images from which folds are worth a process each
+MANY = 2000  # images from which on a process for each fold pays
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
 
 def require_sklearn() -> None:
-    """Say so before long work where scikit-learn is missing."""
+    """Refuse before long work if scikit-learn is missing."""
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -29,10 +29,10 @@ def require_sklearn() -> None:
 
 
 def lda(feats_ND: np.ndarray, labels_N: np.ndarray) -> Predict | None:
-    """With one covariance for all classes, shrunk after Ledoit and Wolf.
+    """Fit LDA with one covariance for all classes, shrunk after Ledoit and Wolf.
 
-    That of scikit-learn's own LDA is shrunk for each class alone, which few images do not bear.
-    Undefined for one image of each class.
+    scikit-learn's own LDA shrinks each class separately, which fails with few images. Undefined for
+    one image of each class.
     """
     from sklearn.covariance import ledoit_wolf
 
@@ -46,7 +46,7 @@ def lda(feats_ND: np.ndarray, labels_N: np.ndarray) -> Predict | None:
 
 
 def logistic(feats_ND: np.ndarray, labels_N: np.ndarray) -> Predict:
-    """Its penalty cross-validated; scikit-learn's default where a class has a single image."""
+    """Fit logistic regression, its penalty cross-validated if every class has two images."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
@@ -61,7 +61,7 @@ def logistic(feats_ND: np.ndarray, labels_N: np.ndarray) -> Predict:
 
 
 def ridge(feats_ND: np.ndarray, labels_N: np.ndarray) -> Predict:
-    """Its penalty by leave-one-out, as `RidgeClassifierCV` does it."""
+    """Fit ridge regression, its penalty by leave-one-out, as in `RidgeClassifierCV`."""
     from sklearn.linear_model import RidgeClassifierCV
 
     return RidgeClassifierCV(alphas=PENALTIES).fit(feats_ND, labels_N).predict
@@ -75,5 +75,5 @@ COMMON: dict[str, Callable[[np.ndarray, np.ndarray], Predict | None]] = {
 
 
 def _least(labels_N: np.ndarray) -> int:
-    """Images of the class that has the fewest."""
+    """Return the number of images of the smallest class."""
     return int(np.bincount(labels_N).min())

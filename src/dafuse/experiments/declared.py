@@ -4,30 +4,30 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-Options = dict[str, Any]  # a method's name and the options in which it differs from its defaults
+Options = dict[str, Any]  # a method's name and the options that differ from its defaults
 
 EXEMPLAR_FREE = (
     "finetune simplecil aper lift ranpac layup klda anacp slca ssiat ease mos tuna "
     "l2p dualprompt coda daf daf-paper"
 )
-FEATURES = ["last", "top", "all", "moments"]  # what `lift` can read of a network
-RULES = ["dynamic", "static", "mean", "last"]  # of DAF's fusion
-MEASUREMENT = "measurement"  # the label of a step that is no run
+FEATURES = ["last", "top", "all", "moments"]  # the depths that `lift` can read
+RULES = ["dynamic", "static", "mean", "last"]  # fusion rules of DAF
+MEASUREMENT = "measurement"  # the label of a step that is not a run
 REHEARSAL = "icarl memo foster daf"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Some runs, and what is made of them: names in `report.outputs`."""
+    """A set of runs, and the outputs made of them: names in `report.outputs`."""
 
     shows: str
     runs: tuple[Options, ...]
     tables: tuple[str, ...] = ("table",)
     figure: str = "accuracy"
     seeds: tuple[int, ...] = (1993,)
-    settings: tuple[Options, ...] = ({},)  # options of `dafuse run`; every run is made in each
-    measures: bool = False  # DAF's approximations too, at what the first run recorded
-    cells: bool = False  # no runs: classifiers on few images of few classes, `few_images.py`
+    settings: tuple[Options, ...] = ({},)  # options of `dafuse run`; every run is made with each
+    measures: bool = False  # also DAF's approximations, at what the first run recorded
+    cells: bool = False  # no runs, but classifiers on few images of few classes: `few_images.py`
 
 
 def _option(default: int, meaning: str) -> int:
@@ -37,11 +37,11 @@ def _option(default: int, meaning: str) -> int:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How much is measured of DAF's approximations."""
+    """How much of DAF's approximations to measure."""
 
     tasks: int = _option(4, "tasks to measure, evenly spread over the stream")
     images: int = _option(256, "training images of each of these tasks")
-    probes: int = _option(32, "vectors of random signs a tensor for the Hessian's diagonal")
+    probes: int = _option(32, "vectors of random signs per tensor for the Hessian's diagonal")
     coordinates: int = _option(50, "entries of each tensor with an exact second derivative")
 
 
@@ -50,7 +50,7 @@ def _named(names: str) -> tuple[Options, ...]:
 
 
 def _each(name: str, **varied: list[Any]) -> tuple[Options, ...]:
-    """The method with every combination of these values."""
+    """Return the method with every combination of these values."""
     return tuple(
         {"name": name, **dict(zip(varied, values, strict=True))}
         for values in product(*varied.values())
@@ -65,7 +65,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "accuracy after each task, to be run on the second backbone",
         _named("simplecil aper ranpac ssiat ease mos tuna daf"),
     ),
-    "rehearsal": Experiment("DAF beside methods that keep 20 images a class", _named(REHEARSAL)),
+    "rehearsal": Experiment("DAF beside methods that keep 20 images per class", _named(REHEARSAL)),
     "efficiency": Experiment(
         "accuracy against training speed, coloured by inference speed (Figure 1)",
         _named(
@@ -98,7 +98,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         figure="sweep",
     ),
     "seeds": Experiment(
-        "five class orders, mean and deviation, paired differences to DAF",
+        "five class orders, mean and std, paired differences to DAF",
         (
             {"name": "daf"},
             {"name": "daf", "rule": "mean"},

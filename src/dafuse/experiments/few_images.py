@@ -1,8 +1,8 @@
-"""How good `lift` is with few images, beside what anybody would take: cells of classes and images.
+"""`lift` with few images, beside the usual classifiers: a grid of numbers of classes and images.
 
-No stream: the features of all images are computed once. A cell draws some classes and some images
-of each by a seed, fits every classifier on them, and tests it on all test images of its classes.
-The others see the last block's CLS token, as they are commonly used; `lift` what it reads itself.
+There is no stream: the features of all images are computed once. A cell draws some classes and some
+images of each by a seed, fits every classifier on them, and tests it on all test images of its
+classes. The usual classifiers get the last block's CLS token, as is common; `lift` its own depths.
 
     from dafuse.engine.config import RunConfig
     from dafuse.experiments.few_images import FewImages
@@ -44,7 +44,7 @@ from dafuse.sealed import write_sealed
 from dafuse.seeds import numpy_generator
 
 CLASSES = (5, 10, 50, 100, 200)
-IMAGES = (1, 2, 5, 10, 50, 500)  # of a class
+IMAGES = (1, 2, 5, 10, 50, 500)  # of each class
 HEADS: dict[str, Head] = {OWN: LIFT.head, f"{OWN}, head auto": "auto"}
 Cell = tuple[int, int, int]  # classes, images of each, seed
 
@@ -57,7 +57,7 @@ class Features:
     labels_N: np.ndarray
 
     def of(self, classes: np.ndarray, rows: np.ndarray) -> "Features":
-        """These rows, whose labels become positions among the classes."""
+        """Return these rows, with labels as positions among the classes."""
         position = np.full(int(self.labels_N.max()) + 1, -1)
         position[classes] = np.arange(len(classes))
         where = torch.from_numpy(rows).to(self.feats_NF.device)
@@ -65,13 +65,13 @@ class Features:
 
 
 def cell(train: Features, test: Features, last: slice, lift: Lift) -> dict[str, float | None]:
-    """Share of the test images that each classifier gets right; none where it cannot be fitted.
+    """Return the accuracy of each classifier on the test images; None if it cannot be fitted.
 
     Args:
-        train: images of the classes 0..C-1, all that a classifier learns from
+        train: images of the classes 0..C-1, the only ones that a classifier learns from
         test: images of the same classes
-        last: which of the features are the last block's CLS token
-        lift: from the features to what `lift` sums
+        last: the columns of the last block's CLS token
+        lift: the map from the features to those that `lift` sums
     """
     found: dict[str, float | None] = {"nearest mean": _nearest_mean(train, test, last)}
     plain = [feats[:, last].double().cpu().numpy() for feats in (train.feats_NF, test.feats_NF)]
@@ -84,14 +84,14 @@ def cell(train: Features, test: Features, last: slice, lift: Lift) -> dict[str, 
 
 
 def _nearest_mean(train: Features, test: Features, last: slice) -> float:
-    """By cosine, as SimpleCIL has it."""
+    """Classify by the nearest mean by cosine, as SimpleCIL does."""
     labels_N = torch.from_numpy(train.labels_N).to(train.feats_NF.device)
     rows_CD = class_sums(train.feats_NF[:, last], labels_N, int(train.labels_N.max()) + 1)
     return _right(cosine_logits(test.feats_NF[:, last], rows_CD.to(test.feats_NF.dtype)), test)
 
 
 def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
-    """As `methods.lift` learns one task and predicts, at its defaults, nothing trained."""
+    """Learn one task and predict as `methods.lift` does at its defaults, without training."""
     device = train.feats_NF.device
     sums = pooled(lift.width, train.feats_NF[:0, 0])
     like = train.feats_NF[:0, 0]
@@ -108,7 +108,7 @@ def _right(scores_NC: Tensor, test: Features) -> float:
 def cells(
     labels_N: np.ndarray, classes: Sequence[int], images: Sequence[int], seeds: Sequence[int]
 ) -> list[Cell]:
-    """Those that the training images allow; one that takes everything is drawn once."""
+    """Return the cells that the training images allow; one that takes all is drawn once."""
     counts_C = np.bincount(labels_N)
     found = []
     for count in classes:
@@ -121,7 +121,7 @@ def cells(
 
 
 def draw(labels_N: np.ndarray, wanted: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Classes that have enough images, and rows of these images; small draws lie in larger ones."""
+    """Draw classes with enough images, and images of them; larger draws contain smaller ones."""
     count, images, seed = wanted
     counts_C = np.bincount(labels_N)
     mixed = numpy_generator(seed, "few images", "classes").permutation(len(counts_C))
@@ -137,7 +137,7 @@ def draw(labels_N: np.ndarray, wanted: Cell) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class FewImages:
-    """A step of an experiment: all its cells, by one pass over the images."""
+    """A step of an experiment: all its cells, from one pass over the images."""
 
     config: RunConfig  # data, backbone and device; the method is `lift` at its defaults
     seeds: tuple[int, ...]
@@ -148,7 +148,7 @@ class FewImages:
 
     @classmethod
     def asked(cls, base: RunConfig, seeds: Sequence[int], out: str | Path) -> "FewImages":
-        """In a folder that its configuration names; more seeds go on in it."""
+        """Make the step in the folder that its configuration names; more seeds go on in it."""
         alike = resolved(
             replace(base, method={"name": "lift"}, stream="tasks", increment=1, order="natural")
         )
@@ -174,11 +174,11 @@ class FewImages:
         return f"measures {len(self.classes) * len(self.images)} cells at most, each by each seed"
 
     def guessed(self, guess: Guess) -> float:
-        """Seconds of the pass over all images; how long classifiers take to fit is not known."""
+        """Return the seconds of the pass over all images, without the fits of the classifiers."""
         return guess.of_features()
 
     def make(self, progress: Progress | None = None, bench: Bench | None = None) -> None:
-        """Measure the cells that are missing, and write each down as it is finished."""
+        """Measure the missing cells, and save each when it is finished."""
         require_sklearn()
         progress = progress or Progress()
         make_folder(self.folder)
@@ -188,7 +188,7 @@ class FewImages:
             found = self._begun(provenance(bench.network, bench.loader, trainer.device), bench)
             dataset = bench.loader.dataset
             if len(np.unique(dataset.test.labels)) < len(dataset.classes):
-                raise DafuseError("some class has no test image: there is nothing to compare by")
+                raise DafuseError("some class has no test image, so nothing can be compared")
             wanted = self._cells(dataset.train.labels)
             if not wanted:
                 raise DafuseError(
@@ -211,7 +211,7 @@ class FewImages:
         return cells(labels_N, self.classes, self.images, self.seeds)
 
     def _begun(self, origin: dict[str, Any], bench: Bench) -> dict[str, Any]:
-        """What is there of the same images and weights, or an empty beginning."""
+        """Return the results so far, if images and weights are the same, or an empty record."""
         found = read_cells(self.folder)
         if found is None:
             counts = np.bincount(bench.loader.dataset.train.labels).tolist()
@@ -230,7 +230,7 @@ class FewImages:
         return found
 
     def _features(self, trainer: Trainer, bench: Bench) -> tuple[Features, Features]:
-        """Features of all training images, and of all test images."""
+        """Return the features of all training images, and of all test images."""
         data, depths = bench.loader.dataset, _usual("features")
         train, test = (
             Features(trainer.features(part, None, depths=depths)[0], part.labels)
@@ -239,13 +239,13 @@ class FewImages:
         return train, test
 
     def _refuse(self) -> None:
-        raise DafuseError(f"another process measures in {self.folder}")
+        raise DafuseError(f"another process is measuring in {self.folder}")
 
 
 def _measured(
     network: Network, train: Features, test: Features, wanted: Sequence[Cell]
 ) -> Iterator[dict[str, Any]]:
-    """The record of each cell, as JSON can hold it."""
+    """Return the record of each cell, as JSON values."""
     depths = _usual("features")
     (whole,) = network.parts("last")
     last = place_of(whole, network.parts(depths))
@@ -268,5 +268,5 @@ def _done(found: dict[str, Any]) -> set[Cell]:
 
 
 def _usual(option: str) -> Any:
-    """The default of an option of `lift`."""
+    """Return the default of an option of `lift`."""
     return getattr(LIFT, option)

@@ -1,8 +1,8 @@
-"""How long a run may take before any of its kind is finished: its images, and one pass, timed.
+"""A guess of how long a run takes, before any of its kind is finished: its images times one pass.
 
-Roughly: passes through the network are counted, as fast as in batches that suit the device. So a
-method that trains in small batches takes longer, up to three times so, and what is no pass is left
-out: alignment, ridge regression, compiling. With few images, that is most of a run.
+It is rough: it counts forward passes, at the speed of batches that suit the device. A method that
+trains in small batches takes up to three times as long. Everything else is not counted: alignment,
+ridge regression, compiling. With few images, that is most of a run.
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ from dafuse.engine.streams import make_stream
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.methods.registry import find_method
 
-BATCH = {"cpu": 16, "cuda": 256, "mps": 64}  # images in a timed pass
-STEP = {"cpu": 2, "cuda": 4, "mps": 4}  # passes that an image's training takes as long as
-SECOND_DERIVATIVE = 6  # passes that a product with the Hessian takes as long as
+BATCH = {"cpu": 16, "cuda": 256, "mps": 64}  # batch size of the timed forward pass
+STEP = {"cpu": 2, "cuda": 4, "mps": 4}  # training an image takes as long as so many forward passes
+SECOND_DERIVATIVE = 6  # a product with the Hessian takes as long as so many forward passes
 TENSORS = 4  # of an adapter
 
 
@@ -43,7 +43,7 @@ class Guess:
         return passes * self._seconds
 
     def of_features(self) -> float:
-        """Seconds of one pass over all images."""
+        """Return the seconds of one forward pass over all images."""
         return (len(self._dataset.train) + len(self._dataset.test)) * self._seconds
 
     def of_measurement(self, options: MeasureOptions) -> float:
@@ -53,8 +53,11 @@ class Guess:
 
 
 def _epochs(options: dict[str, Any], task: Task) -> int:
-    """Of a task's training, and of passes that cost as much: FOSTER's second one, DAF's Fisher."""
-    if options.get("tune") == "none":  # features are all it needs
+    """Return the epochs of a task's training, with work that costs as much.
+
+    That is FOSTER's second training and DAF's Fisher.
+    """
+    if options.get("tune") == "none":  # it only computes features
         return 0
     if task.index == 0 and "first_epochs" in options:
         return options["first_epochs"]
@@ -63,13 +66,13 @@ def _epochs(options: dict[str, Any], task: Task) -> int:
 
 
 def _time_a_pass(config: RunConfig) -> tuple[str, float]:
-    """The kind of device, and the seconds of an image in a pass forward: the best of three."""
+    """Return the kind of device, and the seconds of a forward pass per image: the best of three."""
     fabric = launch(config.device, config.precision, deterministic=False)
     kind = fabric.device.type
     network = build_backbone(config.backbone).to(fabric.device)
     count, size = BATCH[kind], network.preprocessing.size
     images_B3SS = torch.zeros(count, 3, size, size, device=fabric.device)
     with torch.inference_mode(), fabric.autocast():
-        network(images_B3SS)  # the first is not counted
+        network(images_B3SS)  # the first pass is not counted
         took = [seconds(lambda: network(images_B3SS), fabric.device) for _ in range(3)]
     return kind, min(took) / count

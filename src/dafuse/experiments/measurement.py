@@ -1,7 +1,7 @@
-"""A step of an experiment that is no run: measuring at what a run of it recorded.
+"""A step of an experiment that is not a run: measurements at the record of one.
 
-The numbers go to ``approximations.json`` in that run's folder, task by task, so that a measurement
-that was stopped goes on, and one that is finished is not made again.
+The numbers go to ``approximations.json`` in that run's folder, task by task. So a measurement that
+was stopped goes on, and a finished one is not repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from dafuse.sealed import write_sealed
 
 @dataclass
 class Measurement:
-    """A step of an experiment: what is measured at the record of one of its runs."""
+    """A step of an experiment: measurements at the record of one of its runs."""
 
     label: str
     config: RunConfig  # of the recorded run
@@ -68,7 +68,7 @@ class Measurement:
         return each * (len(found["planned"]) - len(found["tasks"]))
 
     def guessed(self, guess: Guess) -> float:
-        """Seconds, where nothing is known."""
+        """Return the seconds, if nothing has been measured yet."""
         return guess.of_measurement(self.options)
 
     def make(self, progress: Progress, bench: Bench) -> None:
@@ -76,7 +76,7 @@ class Measurement:
 
 
 def measure(config: RunConfig, options: MeasureOptions, progress: Progress, bench: Bench) -> Path:
-    """Measure what is not measured yet of the recorded run of this configuration; the file."""
+    """Measure what is missing for the recorded run of this configuration; return the file."""
     stream = make_stream(config, bench.loader.dataset)
     record = _record_of(config)
     _require_record(record, len(stream))
@@ -88,7 +88,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         require_same_inputs(replace(config, replay=str(folder.path)), origin)
         found = _begun(folder.path, options)
         if found is None and path.is_file():
-            progress.say("what was measured here with other options is replaced")
+            progress.say("replacing the measurements made here with other options")
         found = found or {
             "format": FORMAT,
             "options": asdict(options),
@@ -107,7 +107,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
 
 
 def spread_tasks(count: int, wanted: int) -> list[int]:
-    """Evenly spread indices of tasks, the last among them; the first is only copied by default."""
+    """Return evenly spread indices of tasks, with the last; the first is usually only copied."""
     first = min(1, count - 1)
     wanted = min(wanted, count - first)
     if wanted == 1:
@@ -116,13 +116,13 @@ def spread_tasks(count: int, wanted: int) -> list[int]:
 
 
 def _begun(folder: Path, options: MeasureOptions) -> dict[str, Any] | None:
-    """What was measured with these options already."""
+    """Return the measurements already made with these options."""
     found = read_measurement(folder)
     return found if found is not None and found["options"] == asdict(options) else None
 
 
 def _record_of(config: RunConfig) -> Path:
-    """The run's own, or the one that it replayed."""
+    """Return the run's own record, or the one that it replayed."""
     return (Path(config.replay) if config.replay else config.folder()) / "record"
 
 
@@ -138,9 +138,9 @@ def _require_record(record: Path, tasks: int) -> None:
 def _replayed(
     config: RunConfig, trainer: Trainer, stream: Stream, wanted: Sequence[int]
 ) -> Iterator[tuple[Task, DAF]]:
-    """The method after each wanted task, with its θ_t and θ*_t as in the run."""
+    """Yield the method after each wanted task, with its θ_t and θ*_t as in the run."""
     own = {key: value for key, value in config.method.items() if key != "name"}
-    own["align_epochs"] = 0  # the classifier is not looked at
+    own["align_epochs"] = 0  # the classifier is not used
     method = find_method(config.method["name"])(trainer=trainer, **own)
     if not isinstance(method, DAF):
         raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")

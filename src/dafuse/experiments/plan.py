@@ -1,4 +1,4 @@
-"""From an experiment to its steps: where each run lies, what it can replay, how far it is."""
+"""From an experiment to its steps: the folder of each run, what it can replay, its state."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Planned:
         return self.config.folder()
 
     def found(self) -> RunResult | None:
-        """What it has given so far, as far as that can be read."""
+        """Return its results so far, if they can be read."""
         try:
             return self._read()
         except DafuseError:
@@ -45,7 +45,7 @@ class Planned:
         return self.state() == "finished"
 
     def state(self) -> str:
-        """How far it is."""
+        """Say how far it is."""
         try:
             found = self._read()
         except DafuseError:
@@ -53,24 +53,24 @@ class Planned:
         return "to do" if found is None else found.mark or "finished"
 
     def how(self) -> str:
-        """What it takes from another run, or leaves for others."""
+        """Say what it replays from another run, or records for others."""
         if self.config.replay:
             return f"replays {Path(self.config.replay).name}"
         return "records" if self.config.record else ""
 
     def guessed(self, guess: Guess) -> float:
-        """Seconds, where nothing is known."""
+        """Return the seconds, if no run like it is finished."""
         return guess.of_run(self.config)
 
     def make(self, progress: Progress, bench: Bench) -> None:
         try:
             self._read()
         except DafuseError as error:
-            raise DafuseError(f"{error}; delete {self.folder} to have it made anew") from None
+            raise DafuseError(f"{error}; delete {self.folder} to run it again") from None
         run(self.ready(), progress, bench)
 
     def ready(self) -> RunConfig:
-        """Its configuration, without a replay of a run that left no record."""
+        """Return its configuration, without the replay of a run that left no record."""
         source = self.config.replay
         if source is None or (Path(source) / "record").is_dir():
             return self.config
@@ -86,7 +86,7 @@ class Planned:
 def plan(
     experiment: Experiment, base: RunConfig, seeds: Sequence[int], out: Path, common: Options
 ) -> list[Planned]:
-    """Every run of the experiment. Of those that train the same way one records, for all.
+    """Return every run of the experiment. Among those that train the same way, one records.
 
     ``common`` are options for each method that has them, such as fewer epochs.
     """
@@ -111,7 +111,7 @@ def plan(
 
 
 def _in_setting(base: RunConfig, setting: Options) -> RunConfig:
-    """With these options; what is of other kinds of stream is for the runs on those."""
+    """Return the configuration with these options; options of other streams are dropped."""
     if "stream" not in setting:
         return replace(base, **setting)
     usual, own = RunConfig(), STREAMS[setting["stream"]]
@@ -120,9 +120,9 @@ def _in_setting(base: RunConfig, setting: Options) -> RunConfig:
 
 
 def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
-    """Where each kind of training is, or will be, recorded: by the run with the most defaults.
+    """Return, for each kind of training, the folder of its record: the run with most defaults.
 
-    That is the one which other experiments ask for too, and whose speed is of interest.
+    Other experiments use that run too, and its speed is the interesting one.
     """
     recorders = dict(_finished_records(out))
     able = [each for each in planned if _records(each.config)]
@@ -137,14 +137,14 @@ def _records(config: RunConfig) -> bool:
 
 
 def _changes(config: RunConfig) -> int:
-    """Options that act after training and are not at their default."""
+    """Count the options that act after training and are not at their default."""
     usual = _options_of(config.method)
     changeable = find_method(config.method["name"]).after_training
     return sum(config.method[key] != usual[key] for key in changeable)
 
 
 def _require_asked_for(experiment: Experiment, common: Options) -> None:
-    """Options for all methods must be those of some, and none that the experiment decides on."""
+    """Refuse common options that no method has, and those that the experiment decides."""
     unused = {key for key in common if not any(key in _options_of(r) for r in experiment.runs)}
     if unused:
         raise DafuseError(
@@ -156,7 +156,7 @@ def _require_asked_for(experiment: Experiment, common: Options) -> None:
 
 
 def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
-    """An option of runs that the experiment decides on must not be asked for."""
+    """Refuse options of runs that the experiment decides."""
     usual = RunConfig()
     for key in dict.fromkeys(key for setting in experiment.settings for key in setting):
         if getattr(base, key) != getattr(usual, key):
@@ -164,7 +164,7 @@ def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
 
 
 def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:
-    """What can be known to be wrong before data and weights are read."""
+    """Refuse what is known to be wrong before data and weights are read."""
     find_backbone(base.backbone)
     for seed in seeds:
         class_order(1, base.order, seed)
@@ -173,14 +173,14 @@ def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:
 
 
 def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
-    """What training each finished run in this folder recorded, and where."""
+    """Yield the kind of training of each finished run in this folder, and its record."""
     for record in sorted(out.glob("*/record")):
         if found := _finished(record.parent):
             yield _training(RunConfig(**found.config)), found.folder
 
 
 def _finished(folder: Path) -> RunResult | None:
-    """The run in this folder, if it is at its end and can be read."""
+    """Return the run in this folder, if it is finished and can be read."""
     try:
         found = load_run(folder)
     except DafuseError:
@@ -195,7 +195,7 @@ def _training(config: RunConfig) -> str:
 def measurements(
     experiment: Experiment, planned: Sequence[Planned], options: MeasureOptions
 ) -> list[Measurement]:
-    """What is measured once the runs are there: at the first one's record, for each seed."""
+    """Return the measurements at the first run's record, for each seed."""
     if not experiment.measures:
         return []
     first: dict[int, Planned] = {}
@@ -205,7 +205,7 @@ def measurements(
 
 
 def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
-    """Seconds each run will still take: from its own tasks, or from finished ones of its kind."""
+    """Yield the seconds that each run still takes, from its own tasks or from finished runs."""
     took: dict[str, list[float]] = {}
     for results in out.glob("*/results.json"):
         if found := _finished(results.parent):
@@ -224,15 +224,15 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
 
 
 def _kind(config: dict[str, Any], device: str) -> str:
-    """Runs of one kind take about the same time."""
-    chip = device if device.startswith("cuda") else device.partition(" ")[0]  # whatever threads
+    """Return the kind of a run; runs of one kind take about the same time."""
+    chip = device if device.startswith("cuda") else device.partition(" ")[0]  # without threads
     same = [config.get(key) for key in ("data", "backbone", "increment", "stream", "precision")]
     own = [config["method"].get(key) for key in ("name", "epochs", "batch_size", "align_epochs")]
     return json.dumps([chip, *same, *own, config.get("replay") is not None], sort_keys=True)
 
 
 def _device_here(config: RunConfig) -> str:
-    """As a run would tell it; nothing, where there is none such as was asked for."""
+    """Name the device as a run would; "" if the chosen one is missing."""
     try:
         return describe(launch(config.device, config.precision, deterministic=False).device)
     except DafuseError:

@@ -1,6 +1,6 @@
-"""The methods of closed form that are taught by torch.
+"""The closed-form methods that are taught by torch.
 
-All that they do is in `taught.sums` and in the methods themselves.
+Their code is in `taught.sums` and in the methods themselves.
 """
 
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from dafuse.methods.ranpac import RanPAC
 from dafuse.taught import words
 from dafuse.taught.sums import TaughtSums
 
-# random ones, where benchmark runs have 5,000 or 10,000: those take 50 to 400 MB in every version
+# random columns; the 5,000 or 10,000 of benchmark runs take 50 to 400 MB in every version
 COLUMNS = 2000
 
 
@@ -53,7 +53,7 @@ class TaughtAnaCP(TaughtSums):
 
 
 class TunedLift(TaughtSums):
-    """`lift` with adapters; without them it is taught by numpy (`taught.lift`)."""
+    """`lift` with adapters; without adapters, `taught.lift` teaches it by numpy."""
 
     name: ClassVar[str] = "lift"
     made_of = LIFT

@@ -1,14 +1,14 @@
-"""What the product asks of a method that people teach. No torch here.
+"""The contract between the product and a method that people teach. No torch here.
 
-A taught method is made for a network and has settings. It learns lessons, drops classes, joins with
-another of its kind, and gives what is kept of it: arrays, whose names say what they belong to,
+A taught method is made for a network, with settings. It learns lessons, drops classes, merges with
+another of its kind, and gives its state as arrays, whose names say what they belong to:
 
     class/...     an entry for each class, in the order of the classes: its record
-    shared/...    what all classes share
-    predict/...   the classifier over features; it follows from the others, and some methods solve
-                  it again where `load` is not given it (`table.Entry.solves_again`)
+    shared/...    belongs to all classes
+    predict/...   the classifier over features. It is computed from the others, and some methods
+                  compute it again if `load` does not get it (`table.Entry.solves_again`)
 
-and a few numbers. Storage, undo, forgetting and the ledger need to know no more than that.
+and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,21 +35,21 @@ CLASS, SHARED, PREDICT = "class/", "shared/", "predict/"
 
 @dataclass(frozen=True)
 class Lesson:
-    """Images with the numbers of their classes: known ones first, new ones after them."""
+    """Images with the numbers of their classes: known classes first, then new ones."""
 
     names: list[str]  # of all classes, known and new
-    known: int  # how many were known before
-    counts_C: list[int]  # images that each was learned from before this lesson
-    images: list[Path | np.ndarray]  # that can be read
+    known: int  # number of classes known before
+    counts_C: list[int]  # for each class, its images before this lesson
+    images: list[Path | np.ndarray]  # all can be read
     labels_N: np.ndarray
-    feats_NF: np.ndarray | None  # None for a method that trains: it reads the images itself
-    options: dict[str, Any] = field(default_factory=dict)  # of this lesson alone
+    feats_NF: np.ndarray | None  # None for a method that trains, which reads the images itself
+    options: dict[str, Any] = field(default_factory=dict)  # for this lesson only
     progress: Progress = field(default_factory=Progress)
 
 
 @dataclass(frozen=True)
 class Tested:
-    """Images of the lesson that the method was tried on, and what it took them for."""
+    """Labels and answers of the lesson's images that tested the method."""
 
     how: str  # in words: "each left out in turn"
     labels_N: np.ndarray
@@ -59,50 +59,50 @@ class Tested:
 class Teachable(Protocol):
     """A method as people teach it: made for a network, then `load`ed or taught from nothing."""
 
-    trains: ClassVar[bool]  # reads the images of a lesson itself; others are given features
+    trains: ClassVar[bool]  # whether it reads a lesson's images itself; others get features
     needs_torch: ClassVar[bool]
-    remains: ClassVar[str]  # what stays of a class that is dropped, in words; "" for nothing
+    remains: ClassVar[str]  # what stays of a dropped class, in words; "" for nothing
 
     def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None: ...
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Every setting: those given, and defaults for the others. Refuses unknown ones."""
+        """Return every setting, defaults for those not given; refuse unknown ones."""
 
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
-        """What it needs of a network, with these settings."""
+        """Return what the method needs of a network with these settings."""
 
     def learn(self, lesson: Lesson) -> Tested:
-        """Learn new classes, and more of known ones."""
+        """Learn new classes, and more images of known ones."""
 
     def drop(self, remaining: Sequence[int]) -> None:
-        """Keep these classes alone, in this order."""
+        """Keep these classes only, in this order."""
 
     def merge(self, other: Any, numbers: Sequence[int]) -> None:
-        """Add what another was taught; its class i is this one's ``numbers[i]``."""
+        """Add all that another was taught; its class i is ``numbers[i]`` here."""
 
     def arrays(self) -> Arrays: ...
 
     def numbers(self) -> Numbers: ...
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
-        """Become the method that these were taken from."""
+        """Restore the method from its arrays and numbers."""
 
     def encoder(self, shared: Arrays) -> Encode:
-        """The map from pixels to the features that `Head` takes; given all arrays but records."""
+        """Return the map from pixels to the features that `Head` takes; it needs no records."""
 
     def graph(self, shared: Arrays) -> "ModelProto":
-        """What `encoder` computes, as an ONNX graph whose output is called ``features``."""
+        """Return the `encoder` as an ONNX graph whose output is called ``features``."""
 
 
 def head_of(arrays: Arrays, numbers: Numbers) -> Head:
-    """The classifier over features, from the arrays that begin with ``predict/``."""
+    """Return the classifier over features, from the arrays under ``predict/``."""
     return Head.from_arrays(under(PREDICT, arrays), numbers)
 
 
 def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """The arrays with this before their names: what `under` undoes."""
+    """Put this prefix before the names of the arrays; `under` undoes it."""
     return {start + name: array for name, array in arrays.items()}
 
 

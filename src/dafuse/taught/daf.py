@@ -1,8 +1,8 @@
-"""DAF as people teach it: an adapter is trained in each lesson and fused; it needs torch.
+"""DAF as people teach it: each lesson trains an adapter and fuses it. Needs torch.
 
-Some images of each class are held out, since training leaves no other way to see how well the
-classes do: they set the temperature, too. All classes share one adapter, so a class that is dropped
-leaves its trace there.
+Some images of each class are held out, since a method that trains can be tested in no other way;
+they also set the temperature. All classes share one adapter, so a dropped class leaves its trace
+there.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 STATISTICS, ROWS = "statistics/class.", "classifier/rows"  # names in the method's own state
-# How much wider a class of one image is drawn than it was measured; less for more images, nothing
-# from ENOUGH on. On CIFAR-100 with the embedded backbone (docs/product.md), more than this costs
-# the classes of many images confidence.
+# How much wider than measured a class of one image is drawn; less for more images, nothing from
+# ENOUGH on. On CIFAR-100 with the embedded backbone (docs/product.md), a larger factor costs the
+# classes of many images confidence.
 FEW_WIDENING = 4.0
 
 
@@ -57,9 +57,9 @@ FEW_WIDENING = 4.0
 class LessonsOfDAF(DAF):
     """DAF for any number of new classes, known ones again, and classes of few images.
 
-    Taught two new classes or more, each of enough images, it does what `DAF` does. It also knows
-    how many images each class was learned from: more images of a known class are weighed against
-    them, and a class of few borrows its covariance.
+    For two new classes or more with enough images each, it does what `DAF` does. It also knows the
+    number of images behind each class: more images of a known class are weighed against them, and a
+    class of few images borrows covariance.
     """
 
     def __post_init__(self) -> None:
@@ -68,13 +68,13 @@ class LessonsOfDAF(DAF):
             raise DafuseError("a model that is taught needs the option stats_adapter=global")
         if self.head != "aligned":
             raise DafuseError("a model that is taught needs the option head=aligned")
-        self.images: list[int] = []  # of each class
+        self.images: list[int] = []  # number for each class
 
     def teach(self, task: Task, more: ImageSet) -> None:
-        """Learn the task's new classes, and ``more`` of known ones.
+        """Learn the task's new classes, and ``more`` images of known ones.
 
-        With one new class there is nothing to tell apart, so no adapter is trained: the class is
-        measured under the global adapter as it is.
+        One new class alone cannot train an adapter: it is measured under the current global
+        adapter.
         """
         if len(more):
             self._measure_more(more)
@@ -88,15 +88,15 @@ class LessonsOfDAF(DAF):
             self.align(task)
 
     def trains(self, task: Task) -> bool:
-        """Whether this task makes an adapter."""
+        """Tell whether this task trains an adapter."""
         return task.size > 1
 
     def sampler(self) -> Sampler:
-        """What the rows are aligned with: as `measured`, wider for classes of few images.
+        """Return the Gaussians for alignment: as `measured`, wider for classes of few images.
 
-        The mean of few images is not the mean of the class. Drawn as narrowly as it was measured,
-        such a class would lose most of its unseen images to classes of many, which would be sure
-        of them. Where all classes have equally few images, none is widened.
+        The mean of few images is not the mean of the class. Drawn as narrowly as measured, such a
+        class would lose most of its unseen images to classes of many, with high confidence. If all
+        classes have equally few images, nothing is widened.
         """
         counts_C = torch.tensor(self.images, device=self.trainer.device, dtype=torch.float32)
         borrowed_C = (1 - (counts_C - 1) / (ENOUGH - 1)).clamp(min=0)
@@ -104,11 +104,11 @@ class LessonsOfDAF(DAF):
         return self.measured().widened(wider_C / wider_C.min())
 
     def measured(self) -> Sampler:
-        """The classes as their images were, where few of them borrow covariance."""
+        """Return the measured Gaussians; classes of few images borrow covariance."""
         return self.classes.borrowing(self.images).sampler(self.trainer.device)
 
     def _measure_more(self, more: ImageSet) -> None:
-        """Means and covariances of known classes become those of all their images."""
+        """Update means and covariances of known classes to those of all their images."""
         feats_ND, labels_N = self.trainer.features(more, self.global_adapter)
         self.rows_CD = self.rows_CD.clone()
         for row in np.unique(more.labels).tolist():
@@ -120,15 +120,15 @@ class LessonsOfDAF(DAF):
 
 @dataclass(frozen=True)
 class _Split:
-    """A lesson as DAF learns it."""
+    """The parts of a lesson as DAF learns it."""
 
     task: Task  # the new classes
-    more: ImageSet  # of known classes
-    held_out: ImageSet  # of both
+    more: ImageSet  # images of known classes
+    held_out: ImageSet  # of new and known classes
 
 
 class TaughtDAF:
-    """One fused adapter, a prototype and a Gaussian of each class."""
+    """One fused adapter, and for each class a prototype and a Gaussian."""
 
     trains: ClassVar[bool] = True
     needs_torch: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class TaughtDAF:
     def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
         self.eye, self.settings, self.seed = eye, settings, seed
-        self.state: dict[str, Tensor] = {}  # of the method, after a lesson
+        self.state: dict[str, Tensor] = {}  # the method's state after a lesson
         self.tasks, self.calibration, self.threshold = 0, Calibration(), LEAST
 
     @classmethod
@@ -149,7 +149,7 @@ class TaughtDAF:
         return "adapters"
 
     def learn(self, lesson: Lesson) -> Tested:
-        """Options of a lesson: holdout, flip, epochs, lr."""
+        """Learn a lesson; its options are holdout, flip, epochs, lr."""
         given = {name: value for name, value in lesson.options.items() if value is not None}
         holdout, flip = given.pop("holdout", HELD_OUT), given.pop("flip", True)
         loader, images = load_images(lesson, self.eye, flip)
@@ -219,7 +219,7 @@ class TaughtDAF:
             **under(SHARED, arrays),
             ROWS: arrays[PREDICT + "weights"],
         }
-        # copies, for what a file gives may not be written to
+        # copies, since memory of a file may be read-only
         self.state = {name: torch.from_numpy(array.copy()) for name, array in kept.items()}
         self.tasks, self.threshold = int(numbers["tasks"]), numbers["threshold"]
         self.calibration = Calibration(
@@ -227,7 +227,7 @@ class TaughtDAF:
         )
 
     def _adapter(self, shared: Arrays) -> Adapter:
-        """The global adapter, which predicts."""
+        """Return the global adapter, which predicts."""
         rank, scale = self.settings["adapter_rank"], self.settings["adapter_scale"]
         adapter = adapter_beside(self.eye.network.stages, rank, scale)
         arrays = under(SHARED, shared)
@@ -249,7 +249,7 @@ class TaughtDAF:
     def _tested(
         self, held_out: ImageSet, method: LessonsOfDAF, trainer: Trainer
     ) -> tuple[Tested, Tensor]:
-        """What the images held out are taken for, and their logits; there may be none."""
+        """Return the answers for the held-out images, and their logits; there may be none."""
         if not len(held_out):
             nothing = np.zeros(0, dtype=np.int64)
             return Tested("held out", nothing, nothing), torch.zeros(0, len(method.rows_CD))

@@ -1,15 +1,15 @@
-"""How sure DAF may be: one temperature for all logits, and a threshold of the familiarity.
+"""The calibration of DAF: one temperature for all logits, and a threshold of the familiarity.
 
-Temperature: only images that were held out tell how sure the classifier may be (features drawn from
-the class statistics are told apart more easily than images are). They are few in a lesson and gone
-after it, so what they say about the sharpness, which is 1 / temperature, is kept as a mean and a
-precision, and is where the next lesson starts: Bayes' rule with a Gaussian for the sharpness.
+Temperature: only held-out images show how sure the classifier may be, because features drawn from
+the class statistics are easier to tell apart than images. They are few in a lesson and gone after
+it. So their evidence about the sharpness, which is 1 / temperature, is kept as a mean and a
+precision, the prior of the next lesson: Bayes' rule with a Gaussian.
 
 Familiarity: the log-sum-exp of the cosine logits (the negative "energy" of Liu et al., arXiv
 2010.03759). On CIFAR-100 with the embedded backbone, with 20 or 40 classes known and others not, it
-told known from unknown as well as any score tried, within half a point of AUROC: the largest logit
-and the largest cosine to a prototype came near it, Mahalanobis distances and the largest
-probability stayed behind.
+separated known from unknown as well as any score tried, within half a point of AUROC. The largest
+logit and the largest cosine to a prototype came close; Mahalanobis distances and the largest
+probability were worse.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,31 @@ from torch import Tensor
 from dafuse.heads.cosine import SCALE, cosine_logits
 from dafuse.heads.gaussians import Sampler
 
-# The cosine head is nearly calibrated as it is: on CIFAR-100 with the embedded backbone, frozen or
-# taught, the best sharpness was between 0.78 and 1.16.
+# The cosine head is nearly calibrated without this: on CIFAR-100 with the embedded backbone, frozen
+# or taught, the best sharpness was between 0.78 and 1.16.
 PRIOR_SHARPNESS = 1.0
 PRIOR_PRECISION = 1 / 0.15**2
-STEPS = 50  # of Newton's method, at most
+STEPS = 50  # max steps of Newton's method
 
 # Features drawn from a class's statistics are more familiar than its unseen images: a threshold
 # that 98.5 % of them reach was reached by 95 to 97 % of the images, with 5 to 60 classes of 45
-# images (docs/product.md). Deviations are drawn times 1 + 1 / images, for classes of few images.
+# images (docs/product.md). Stds are multiplied by 1 + 1 / images, for classes of few images.
 UNFAMILIAR = 0.015
-DRAWN = 200  # of each class
-LEAST = -SCALE  # no image is less familiar
+DRAWN = 200  # features for each class
+LEAST = -SCALE  # the lowest possible familiarity
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How sure the model may be."""
+    """The sharpness and how well it is known."""
 
-    images: int = 0  # held out to find the sharpness, in all lessons so far
-    sharpness: float = 1.0  # what logits are multiplied by: 1 / temperature
-    precision: float = 0.0  # of the sharpness: how much held-out images say about it
+    images: int = 0  # held-out images in all lessons so far
+    sharpness: float = 1.0  # factor of the logits: 1 / temperature
+    precision: float = 0.0  # of the sharpness: the evidence of the held-out images
 
 
 def with_held_out(known: Calibration, logits_NC: Tensor, labels_N: Tensor) -> Calibration:
-    """Update what is known by images that were held out, if there are any.
+    """Update the calibration with held-out images, if there are any.
 
     Minimises the negative log-likelihood plus the prior's, by Newton's method: it is convex in the
     sharpness s. With probabilities p = softmax(s z) its derivative is the sum of E_p[z] - z_label,
@@ -64,7 +64,7 @@ def with_held_out(known: Calibration, logits_NC: Tensor, labels_N: Tensor) -> Ca
         slope = float((mean_N1 - logits_NC.gather(1, labels_N1)).sum())
         slope += precision * (sharpness - prior)
         curvature = float((p_NC * (logits_NC - mean_N1).square()).sum()) + precision
-        # at most a third at once, for far from the minimum the curvature may be almost none
+        # at most a third per step: far from the minimum the curvature may be almost zero
         step = max(-sharpness / 3, min(sharpness / 3, -slope / curvature))
         sharpness += step
         if abs(step) < 1e-6:
@@ -74,16 +74,16 @@ def with_held_out(known: Calibration, logits_NC: Tensor, labels_N: Tensor) -> Ca
 
 
 def familiarity(logits_NC: Tensor) -> Tensor:
-    """[N]; large for images like those of some class."""
+    """Return familiarity [N]: large for images like those of some class."""
     return torch.logsumexp(logits_NC, dim=-1)
 
 
 def find_threshold(
     sampler: Sampler, images: Sequence[int], rows_CD: Tensor, generator: torch.Generator
 ) -> float:
-    """The familiarity that about 95 % of the images of known classes reach.
+    """Return the familiarity that about 95 % of the images of known classes reach.
 
-    A single image does not tell how its class varies: then nothing is unknown.
+    A single image does not show how its class varies, so then nothing is unknown.
     """
     if sum(images) == 1:
         return LEAST

@@ -1,4 +1,4 @@
-"""The frozen network of a model, by onnxruntime where that will do, else by torch."""
+"""Opening a model's frozen network: by onnxruntime if possible, else by torch."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """What a method wants of its network."""
+    """The demands of a method on its network."""
 
     method: str = "the method"  # for messages
     need: Need = "features"
-    by_torch: bool = False  # it computes by torch
+    by_torch: bool = False  # whether it computes by torch
 
     @classmethod
     def by(cls, taught: "type[Teachable]", method: str, settings: dict[str, Any]) -> "Wanted":
@@ -36,16 +36,16 @@ def open_eye(
     wanted: Wanted | None = None,
     file: str = "",
 ) -> Extractor:
-    """Open a network, with these very weights.
+    """Open a network with exactly these weights.
 
     Args:
         backbone: a named choice, an exact timm tag, or an .onnx file of `dafuse backbone export`
         weights: a local file with its weights: .safetensors, or the network exported as .onnx
-        sha256: of the weights that it must have
+        sha256: the SHA-256 that the weights must have
         device: auto, cpu, cuda or mps
-        threads: how many; default: one for each processor
-        wanted: what the method needs; default: features alone
-        file: the .onnx file that the network was opened from before, which may be gone
+        threads: number of threads; default: one for each processor
+        wanted: the needs of the method; default: features only
+        file: the .onnx file from which the network was opened before; it may be gone
     """
     require_device(device)
     tag, wanted = tag_named(str(backbone)), wanted or Wanted()
@@ -72,14 +72,14 @@ def open_eye(
 
 
 def is_exported_network(name: str) -> bool:
-    """Whether this names a file, and not a tag."""
+    """Tell whether this names a file, not a tag."""
     return name.lower().endswith(EXPORTED)
 
 
 def _open_given(
     file: str, tag: str | None, sha256: str | None, device: str, threads: int | None, wanted: Wanted
 ) -> Extractor:
-    """A network exported to a file; where they are known, its tag and hash must be these."""
+    """Open a network exported to a file; its tag and hash must be these, if they are known."""
     eye = Extractor(file, threads, device)
     if wanted.by_torch:
         raise DafuseError(
@@ -102,7 +102,7 @@ def _open_given(
 def _open_found(
     tag: str, sha256: str | None, device: str, threads: int | None, file: str
 ) -> Extractor | None:
-    """The network from where it lay before, or from a folder of $DAFUSE_WEIGHTS; None: neither."""
+    """Open the network from its former file, or from a folder of $DAFUSE_WEIGHTS; else None."""
     for path in (Path(file) if file else None, exported(tag)):
         if path is not None and path.is_file():
             eye = Extractor(path, threads, device)
@@ -132,7 +132,7 @@ def _open_by_torch(
 
 
 def _why_torch(tag: str, weights: str | None, device: str, wanted: Wanted) -> str:
-    """What asks for torch, as the beginning of a sentence."""
+    """Say what needs torch, as the beginning of a sentence."""
     if wanted.by_torch:
         return "a method that trains needs"
     if tag not in BACKBONES:

@@ -1,9 +1,9 @@
 """`lift` as people teach it: sums of features of many blocks, solved in closed form, by numpy.
 
-What is kept of a class is a record: how many images, their mean, and the scatter about it as a few
-directions and a diagonal. The classifier follows from the records, so a class that is dropped is
-gone, and the records of models that were taught apart join as if they had been taught together.
-Nothing is held out: each image is left out in turn to see whether the others find it.
+The record of a class is its number of images, their mean, and the scatter about it as a few
+directions and a diagonal. The classifier is solved from the records. So a dropped class is gone
+completely, and merged models know what one model taught everything would know. Nothing is held out:
+each image is left out in turn to test the others.
 """
 
 from collections.abc import Sequence
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 DEFAULTS: dict[str, Any] = {
-    "features": "moments",  # what is read of the network (`backbones.depths`)
-    "head": "ridge",  # ridge regression, LDA, or what leave-one-out finds better: auto
+    "features": "moments",  # what to read from the network (`backbones.depths`)
+    "head": "ridge",  # ridge regression, lda, or auto: the better one by leave-one-out
     "penalty": None,  # share of the mean diagonal; None: chosen by leave-one-out
     "rank": 16,  # directions of a record
 }
-PRECISION: Precision = "float16"  # of records at rest: sixteen bits for means, eight for directions
+PRECISION: Precision = "float16"  # of stored records: 16 bits for means, 8 for directions
 
 
 class TaughtLift:
@@ -160,7 +160,7 @@ class TaughtLift:
             ),
             Temperature.from_numbers(numbers),
         )
-        if SHARED + "evidence" in arrays:  # which models of before have not
+        if SHARED + "evidence" in arrays:  # older models have none
             self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
         self.solved.threshold = Threshold.from_numbers(numbers, self.solved.sums.classes)
         if weights:
@@ -171,6 +171,6 @@ class TaughtLift:
 
 
 def _last_token(eye: Backbone, features: Depths) -> slice:
-    """The columns of what stands for the whole image at the last level; their weight is 1."""
+    """Return the columns of the last level's vector for the whole image; their weight is 1."""
     (last,) = eye.parts("last")
     return place_of(last, eye.parts(features))

@@ -25,11 +25,11 @@ from dafuse.taught.contract import (
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-TYPICAL = 20.0  # what cosines are multiplied by, before a lesson says better
+TYPICAL = 20.0  # the initial factor of the cosines, before any lesson
 
 
 class TaughtSimpleCIL:
-    """Class means of the last CLS token, told apart by cosines."""
+    """Class means of the last CLS token, compared by cosine."""
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class TaughtSimpleCIL:
         self._grow(len(lesson.names))
         np.add.at(self.sums_CD, labels_N, feats_ND)
         np.add.at(self.counts_C, labels_N, 1)
-        others = self.counts_C[labels_N] > 1  # their class has another image
+        others = self.counts_C[labels_N] > 1  # whether their class has another image
         feats_ND, labels_N = feats_ND[others], labels_N[others]
         cosines_NC = self._left_out(feats_ND, labels_N)
         if len(self.counts_C) > 1:
@@ -102,7 +102,7 @@ class TaughtSimpleCIL:
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
         records = under(CLASS, arrays)
         self.counts_C, self.sums_CD = records["counts"].copy(), records["sums"].copy()
-        if "temperature" not in numbers:  # models of before have one count for both
+        if "temperature" not in numbers:  # older models have one count for both
             sharpness, tested = numbers["sharpness"], numbers["tested"]
             older = {"temperature": 1 / sharpness, "temperature_images": tested}
             numbers = {**numbers, **older, "threshold_images": tested}
@@ -115,7 +115,7 @@ class TaughtSimpleCIL:
         self.sums_CD = np.concatenate([self.sums_CD, np.zeros((more, self.eye.width))])
 
     def _left_out(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
-        """Cosines [N, C] to the prototypes, that of its own class without the image itself."""
+        """Return cosines [N, C] to the prototypes, each image's own without the image itself."""
         units_ND = feats_ND / np.linalg.norm(feats_ND, axis=1, keepdims=True)
         cosines_NC = units_ND @ (self.sums_CD / np.linalg.norm(self.sums_CD, axis=1)[:, None]).T
         others_ND = self.sums_CD[labels_N] - feats_ND

@@ -1,9 +1,9 @@
-"""Methods of closed form as people teach them, by torch: sums behind a network that may be tuned.
+"""Closed-form methods as people teach them, by torch: sums over a network that may be tuned.
 
-Each wraps the method of a benchmark run and learns a lesson as that learns a task. As sums add up,
-any lesson may bring known classes again. Where a lesson trains an adapter, a tenth of its images
-takes no part in the training; they are in the sums like all others, and are left out of them in
-turn to see how well the classes do and how sure the model may be.
+Each class wraps the method of a benchmark run and learns a lesson like a task. Sums add up, so any
+lesson may bring known classes again. If a lesson trains an adapter, a tenth of its images is held
+out of the training. These images are in the sums like all others, and are left out of them in turn
+to test the classes and to set the temperature.
 """
 
 from collections.abc import Sequence
@@ -40,13 +40,13 @@ from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_ima
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-ENERGY = 20.0  # what scores in units are multiplied by for the familiarity
-MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # in a method's state
+ENERGY = 20.0  # factor of the scores, in their unit, for the familiarity
+MODULES, STATISTICS, CLASSIFIER = "modules/", "statistics/", "classifier/"  # prefixes in a state
 
 
 @dataclass(frozen=True)
 class _Still:
-    """What a method asks of a trainer while it trains nothing."""
+    """The trainer of a method that trains nothing."""
 
     network: Network
     device: torch.device
@@ -54,24 +54,24 @@ class _Still:
 
 
 class TaughtSums:
-    """A method of benchmark runs, with its state as arrays whose names say their axis."""
+    """A method of benchmark runs, with its state as arrays whose names say their first axis."""
 
-    trains: ClassVar[bool] = True  # some do, and all of them read the images by torch
+    trains: ClassVar[bool] = True  # some train, and all of them read the images by torch
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str]
     made_of: ClassVar[type[Any]]  # the method's class
     name: ClassVar[str]
-    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of a benchmark run
-    records: ClassVar[tuple[str, ...]]  # patterns of statistics that have an entry for each class
-    weights: ClassVar[str] = "rows"  # what the class weights are called in the state
-    leaves_out: ClassVar[bool] = True  # each image in turn; else some are held out, then taught
-    draws: ClassVar[bool] = True  # random columns, by the seed
-    tunes: ClassVar[str] = "none"  # when it trains an adapter, where that is no setting
+    in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of benchmark runs
+    records: ClassVar[tuple[str, ...]]  # patterns of statistics with an entry for each class
+    weights: ClassVar[str] = "rows"  # the name of the class weights in the state
+    leaves_out: ClassVar[bool] = True  # or holds some images out, then teaches them
+    draws: ClassVar[bool] = True  # has random columns, drawn by the seed
+    tunes: ClassVar[str] = "none"  # when it trains an adapter, if that is no setting
 
     def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(eye, TorchExtractor)
         self.eye, self.settings, self.seed = eye, settings, seed
-        self.state: dict[str, Tensor] = {}  # of the method, after a lesson
+        self.state: dict[str, Tensor] = {}  # the method's state after a lesson
         self.tasks = 0  # lessons of two new classes or more, which can train an adapter
         self.unit, self.temperature, self.threshold = 1.0, QuickTemperature(), Threshold()
 
@@ -84,7 +84,7 @@ class TaughtSums:
         return cls.made_of.needs_of(settings)
 
     def learn(self, lesson: Lesson) -> Tested:
-        """Options of a lesson that trains: holdout, flip, epochs, lr."""
+        """Learn a lesson; options of one that trains are holdout, flip, epochs, lr."""
         given = {name: value for name, value in lesson.options.items() if value is not None}
         flip, new = given.pop("flip", True), len(lesson.names) - lesson.known
         tunes = self._tunes(lesson, given)
@@ -102,14 +102,14 @@ class TaughtSums:
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
         trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
         method = self._method(trainer, given)
-        # without images to try, it chooses as a benchmark run does, which says nothing of classes
+        # without images to test on, choose as a benchmark run does
         method.teach(task, images, tried if len(tried) else None)
         self.tasks += new > 1
         self._keep(method)
         labels_N, scores_NC = method.tried if len(tried) else (tried, np.zeros((0, 1)))
         self._calibrate(labels_N, scores_NC)
-        how = "kept from training and left out in turn" if tunes else "each left out in turn"
-        how = how if self.leaves_out else "held out, then taught, too"
+        how = "held out of training, then left out in turn" if tunes else "each left out in turn"
+        how = how if self.leaves_out else "held out, then taught too"
         return Tested(how, labels_N, scores_NC.argmax(1))
 
     def drop(self, remaining: Sequence[int]) -> None:
@@ -186,7 +186,7 @@ class TaughtSums:
         self.threshold = Threshold.from_numbers(numbers, len(arrays[PREDICT + "bias"]))
 
     def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
-        """Whether this lesson trains an adapter. Refuses what does not go with that."""
+        """Tell whether this lesson trains an adapter; refuse options that do not fit."""
         tune = self.settings.get("tune", self.tunes)
         lessons = {"none": 0, "first": 1, "each": self.settings.get("tune_tasks", 0)}[tune]
         new = len(lesson.names) - lesson.known
@@ -200,12 +200,12 @@ class TaughtSums:
         if needless and not tunes:
             raise DafuseError(
                 f"{', '.join(sorted(needless))}: only for lessons that train, and this one by "
-                f"{self.name} does not: leave that out"
+                f"{self.name} does not: leave the options out"
             )
         return tunes
 
     def _calibrate(self, labels_N: np.ndarray, scores_NC: np.ndarray) -> None:
-        """How sure the model may be, by images of this lesson and of those before."""
+        """Update temperature and threshold by images of this lesson."""
         count, classes = scores_NC.shape
         if not count or classes < 2:
             return
@@ -218,7 +218,7 @@ class TaughtSums:
         self.threshold = self.threshold.after(self.head().energies(scores_NC), classes)
 
     def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
-        """The benchmark's method, with all that was learned."""
+        """Return the benchmark's method with everything learned so far."""
         device = self.eye.fabric.device
         trainer = trainer or _Still(self.eye.network, device, self.seed)
         method = type(self).made_of(trainer=trainer, **{**self.settings, **(given or {})})
@@ -227,7 +227,7 @@ class TaughtSums:
         return method
 
     def _network(self, shared: Arrays, device: torch.device) -> Any:
-        """The part of the method that computes hidden features, on this device."""
+        """Return the part of the method that computes hidden features, on this device."""
         still = _Still(self.eye.network, device, self.seed)
         method = type(self).made_of(trainer=still, **self.settings)
         method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
@@ -237,7 +237,7 @@ class TaughtSums:
         self.state = {name: one.detach().cpu() for name, one in method.state().items()}
 
     def _array_name(self, name: str) -> str:
-        """What an entry of the method's state is called in the model."""
+        """Return the name of an entry of the method's state in the model."""
         if name.startswith(MODULES):
             return SHARED + name
         if name.startswith(STATISTICS):
@@ -248,7 +248,7 @@ class TaughtSums:
         return PREDICT + {self.weights: "weights", "weights.step": "step"}.get(rest, rest)
 
     def _state_of(self, arrays: Arrays) -> dict[str, Tensor]:
-        """The inverse of `arrays`. It copies, for arrays from a file may not be written to."""
+        """Return the method's state. It copies, since arrays from a file may be read-only."""
         found = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
         for name, array in under(SHARED, arrays).items():
             found[name if name.startswith(MODULES) else STATISTICS + name] = array
@@ -259,6 +259,6 @@ class TaughtSums:
 
 
 def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:
-    """Rows of images that can be left out: their class has another; evenly spread if many."""
+    """Return indices of images whose class has another; evenly spaced if many."""
     total_C = np.bincount(labels_N, minlength=len(counts_C)) + np.array(counts_C)
     return spread(total_C[labels_N] > 1)

@@ -1,4 +1,4 @@
-"""The methods that people can teach, by name. Each is imported when it is asked for."""
+"""The methods that people can teach, by name. Each is imported on first use."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     what: str
     words: Words
     needs_torch: bool = True
-    solves_again: bool = False  # what predicts follows from the rest: `load` does without
+    solves_again: bool = False  # `load` can compute what predicts from the rest
 
 
 DEFAULT = "lift"
@@ -53,7 +53,7 @@ TUNED = {  # with tune=first or each
 
 
 def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> Entry:
-    """What is known of a method without importing it: with adapters where the settings say so."""
+    """Return the entry of a method without importing it: with adapters if the settings say so."""
     if name not in METHODS:
         raise DafuseError(
             f"no method that can be taught is called {name!r}; there are {', '.join(METHODS)}"
@@ -63,7 +63,7 @@ def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> Entry:
 
 
 def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[Teachable]":
-    """The class of the method of this name, with adapters where the settings say so."""
+    """Return the class of the method with this name, with adapters if the settings say so."""
     entry = entry_of(name, settings)
     if entry.needs_torch:
         before_torch()
@@ -80,9 +80,9 @@ def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[T
 
 
 def before_torch() -> None:
-    """Make threads sleep that wait: in a loop they slow a lesson down on a busy machine.
+    """Let waiting threads sleep, because spinning ones slow lessons down on a busy machine.
 
-    OpenMP reads this when torch loads it, so that later it would reach child processes alone.
+    OpenMP reads this when torch loads it; set later, it would only reach child processes.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,4 +1,4 @@
-"""Images by torch: features by any network of timm, and lessons for methods that train."""
+"""Networks by torch: features of images by any timm network, and images for methods that train."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -27,12 +27,12 @@ from dafuse.taught.contract import Lesson
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-HELD_OUT = 0.1  # share of the images of a class
-HOLDS_OUT = 5  # images that a class must have for some of them to be held out
+HELD_OUT = 0.1  # share of each class's images
+HOLDS_OUT = 5  # images that a class needs before some are held out
 
 
 class TorchExtractor(Extractor):
-    """A network of torch that does what an `Extractor` does, also with a module attached."""
+    """A torch network with the interface of an `Extractor`, also with a module attached."""
 
     def __init__(self, network: Network, device: str = "auto", threads: int | None = None) -> None:
         self.fabric = launch(device, "fp32", False)
@@ -61,7 +61,7 @@ class TorchExtractor(Extractor):
         attached: Adapter | None = None,
         lift: Callable[[Tensor], Tensor] | None = None,
     ) -> "ModelProto":
-        """As `Extractor.graph`; an adapter can be inside, and a map that lifts the features."""
+        """Return the graph as `Extractor.graph` does, with an adapter or a map of the features."""
         network = deepcopy(self.network).cpu()
         if attached is not None and isinstance(network, ViT):
             network, attached = fold(network, attached), None
@@ -83,7 +83,7 @@ class TorchExtractor(Extractor):
 
 
 class _Reading(nn.Module):
-    """Float pixels, 0 to 255, to the features of one kind of depths, lifted or as they are."""
+    """A map from float pixels, 0 to 255, to the features of one kind of depths, maybe lifted."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Reading(nn.Module):
 
 
 def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
-    """Pixels from 0 to 255, normalised as the network takes them."""
+    """Normalise pixels from 0 to 255 as the network expects them."""
     mean, std = (
         255 * torch.tensor(part, device=pixels_B3SS.device)[:, None, None]
         for part in (looks.mean, looks.std)
@@ -111,7 +111,7 @@ def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
 
 
 def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader, ImageSet]:
-    """A loader of batches, and the lesson's images with the numbers of their classes.
+    """Return a loader of batches, and the lesson's images with the numbers of their classes.
 
     Known classes need not be in the lesson.
     """
@@ -126,7 +126,7 @@ def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader
 
 
 def held_out(images: ImageSet, names: list[str], share: float, seed: int) -> np.ndarray:
-    """A mask: this share of each class of 5 images or more, but at least one image."""
+    """Return a mask: this share of each class of 5 images or more, at least one image each."""
     if not 0 <= share < 1:
         raise DafuseError(f"holdout must be at least 0 and below 1, not {share}")
     drawn_N = split_per_class(images.labels, names, share, seed)

@@ -1,14 +1,14 @@
-"""What each method keeps, in words for the ledger and for people who forget. No torch here."""
+"""The words for what each method keeps, for the ledger and for people who forget. No torch here."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Words(NamedTuple):
-    """What is kept of the images, and what stays of a class that is dropped."""
+    """What a method keeps of the images, and what stays of a dropped class."""
 
-    kept: Mapping[str, str]  # how names of arrays begin -> what they are
-    remains: str  # beside its record, which goes
+    kept: Mapping[str, str]  # prefixes of array names -> their meaning
+    remains: str  # beside the class's record, which goes
 
 
 _CHOSEN = {"predict/chosen": "the kind of classifier, its penalty, its temperature"}
@@ -33,7 +33,7 @@ _RECORD = {
 LIFT = Words(
     {
         **{f"class/{name}": what for name, what in _RECORD.items()},
-        "shared/evidence": "how many images left out were right at each penalty, in all lessons",
+        "shared/evidence": "how many leave-one-out answers were right at each penalty",
         "predict/": "the weights of the classes, and how familiar images are: it follows from all "
         "records",
     },
@@ -64,7 +64,7 @@ DAF = Words(
         "shared/modules/global": "the global adapter, which predicts; one for all classes",
         "shared/modules/mean": "the mean of the adapters trained so far, where the next one starts",
         "shared/modules/last": "the adapter trained last, where the next one starts",
-        "predict/": "a direction for each class",
+        "predict/": "the class weights",
         "class/mean": "the mean of the features of its images",
         "class/factor": "their covariance, as a packed lower-triangular factor",
         "class/deviation": "the std of each feature (beside the directions, where there are some)",
@@ -90,7 +90,7 @@ ANACP = Words(
     {
         **_ADAPTER,
         **_SCATTER,
-        "predict/targets": "what features of each class are projected to",
+        "predict/targets": "the targets to which features of each class are projected",
         "predict/onto": "the projections, which follow from the sums",
         **_WEIGHTS,
     },
