@@ -1,5 +1,6 @@
 """Undo, forget and rename; what info and the ledger say."""
 
+import errno
 import shutil
 from pathlib import Path
 from threading import Event, Thread
@@ -360,3 +361,28 @@ def test_for_good_leaves_no_name_in_versions_that_undo_can_reach(tmp_path: Path)
     with pytest.raises(DafuseError, match="nothing to undo"):
         model.undo()
     assert model.classes == ["class 0", "class 2", "class 3", "class 4"]
+
+
+def test_a_step_counts_though_the_disk_lets_nothing_be_deleted_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "model", {0: 2, 1: 2}, {2: 2})
+    folder = model.folder
+
+    def unlink(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink)
+        steps.undo(folder)
+        assert folder.read(lambda version: version.names) == ["class 0", "class 1"]
+    steps.rename(folder, "class 1", "name 0")
+    assert folder.numbers() == [1, 2]
+    deletions = [lambda: steps.trim(folder, 1), lambda: model.forget("class 0", for_good=True)]
+    for number, deletion in enumerate(deletions):
+        steps.rename(folder, f"name {number}", f"name {number + 1}")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", unlink)
+            with pytest.raises(DafuseError, match=r"the step is done, but .*versions.* cannot be"):
+                deletion()
+    assert folder.read(lambda version: version.names) == ["name 2"]

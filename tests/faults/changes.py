@@ -169,6 +169,8 @@ class Known:
         assert state is not None
         if ended.status == 0 and state is not self.after:
             return Outcome.LOST, "it was said to be done and is not"
+        if ended.status == 2 and state is self.after and "is done" not in ended.err:
+            return Outcome.WRONG, f"it was refused, and is done: {_last_line(ended)}"
         if state.versions and (damage := _damage(there / "model")):
             return Outcome.LOST, damage
         for_good = self.change.what == "forget for good" and state is self.after

@@ -277,7 +277,8 @@ class ModelFolder:
             "oldest": oldest,
         }
         write_json(self.pointer_file, content, self.path)
-        self.remove_unreachable()
+        with suppress(OSError):  # what cannot be deleted now goes with the next change
+            self.remove_unreachable()
 
     def numbers(self) -> list[int]:
         """Numbers of all versions whose files are there."""
@@ -289,16 +290,29 @@ class ModelFolder:
         return sorted(p for p in self.path.rglob("*") if p.is_symlink() or p.is_file())
 
     def remove_unreachable(self) -> None:
+        for file in self._unreachable():
+            file.unlink()
+
+    def require_removed(self) -> None:
+        """For steps that are done to delete: name what could not be deleted."""
+        if left := self._unreachable():
+            raise DafuseError(
+                f"the step is done, but {left[0]} cannot be deleted: it goes with the next change "
+                "of the model, once the disk allows that"
+            )
+
+    def _unreachable(self) -> list[Path]:
+        """The files that do not count."""
         try:
             history = self.history()
         except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
-            return
+            return []
         versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
         objects = {self.object_file(digest) for digest in needed}
-        for file in [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]:
-            if file not in versions | objects and (file.is_symlink() or not file.is_dir()):
-                file.unlink()
+        files = [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]
+        others = (file for file in files if file not in versions | objects)
+        return [file for file in others if file.is_symlink() or not file.is_dir()]
 
     def object_file(self, digest: str) -> Path:
         return self.path / "objects" / f"{digest}.safetensors"

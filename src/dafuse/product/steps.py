@@ -67,6 +67,7 @@ def forget(
             after = replace(after, history=[_unnamed(one, called) for one in after.history])
             removed = [number for number in folder.numbers() if number < after.number]
             folder.publish(after, after.number)
+            folder.require_removed()
         else:
             folder.publish(after)
     remains = find_taught(version.method, version.settings).remains
@@ -144,6 +145,7 @@ def trim(folder: ModelFolder, keep: int, progress: Progress | None = None) -> li
     with folder.changing(progress or Progress()):
         current, before = folder.current(), folder.numbers()
         folder.point_to(current, current.number - keep + 1)
+        folder.require_removed()
         return sorted(set(before) - set(folder.numbers()))
 
 
