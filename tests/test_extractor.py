@@ -32,6 +32,7 @@ from dafuse.product.predictor import ExportedModel
 from dafuse.progress import Bar, Progress
 from photographs import photographs, write_photographs
 
+NESTED = "[" * 100_000
 WEIGHTS = embedded_graph().with_suffix(".safetensors")
 
 
@@ -325,6 +326,7 @@ def test_a_backbone_is_no_classifier(small_file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("made_by", NESTED),
         ("tag", "\x1b[2J"),
         ("width", -3),
         ("parts", {"last": [[0, "cls", 10**12]]}),
@@ -339,7 +341,8 @@ def test_a_sealed_file_that_says_nonsense_is_refused(
 ) -> None:
     proto, path = onnx.load(small_file), tmp_path / "forged.onnx"
     properties = {prop.key: prop.value for prop in proto.metadata_props}
-    onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": json.dumps(value)})
+    forged = value if value == NESTED else json.dumps(value)
+    onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": forged})
     path.write_bytes(sealed(proto.SerializeToString()))
     with pytest.raises(DafuseError, match="is damaged") as refused:
         Extractor(path).features(photographs()[0], "last")

@@ -72,6 +72,7 @@ def test_a_damaged_old_version_blocks_only_what_needs_it(model: Path) -> None:
     assert str(file) in line.partition("; damaged: ")[2]
     ledger = classifier.ledger()
     assert "versions/0001.json" in ledger.lines()[-1]  # it is not looked into, and that is said
+    assert f"But: {file} is damaged" in ledger.lines()[-2]
     classifier.learn(*pictures({7: 6}, seed=9))
     classifier.forget("zero")
     for _ in range(3):

@@ -107,7 +107,7 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
     ours = {key: text for key, text in properties.items() if key.startswith(PREFIX)}
     try:
         return {key.removeprefix(PREFIX): json.loads(text) for key, text in ours.items()}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
 
 
@@ -141,7 +141,9 @@ def require_words(content: Mapping[str, Any], *names: str) -> None:
 
 def is_number(value: object) -> bool:
     """Tell whether JSON gave an int or a float, which may be infinite but not NaN."""
-    return type(value) in (int, float) and value == value
+    if type(value) is int:
+        return abs(value) < 2**53  # or a float is another number
+    return type(value) is float and value == value
 
 
 def sealed(content: bytes) -> bytes:

@@ -48,6 +48,7 @@ class Entry:
 class Ledger:
     path: str
     entries: list[Entry]
+    damage: str = ""  # that keeps older versions from being known
 
     @property
     def bytes(self) -> int:
@@ -93,6 +94,8 @@ class Ledger:
                 f"version that is kept for undo: {', '.join(few)}. The feature vectors of so few "
                 "images follow from means and covariances."
             )
+        if self.damage:
+            lines.append(f"But: {self.damage}; what older versions keep is not known.")
         if strangers := [entry.file for entry in self.entries if entry.what == STRANGER]:
             lines.append(
                 f"But: not part of the model, and not looked into: {', '.join(strangers)}."
@@ -135,7 +138,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
 
     def load(current: Version) -> Ledger:
         folder.require_whole(current)
-        roles, classes = _roles(folder, current)
+        roles, classes, damage = _roles(folder, current)
         entries = []
         for file in folder.files():
             name = file.relative_to(folder.path).as_posix()
@@ -143,7 +146,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
             tensors = _tensors(folder, file, roles[name]) if known else []
             what = roles[name].what if name in roles else STRANGER
             entries.append(Entry(name, file.lstat().st_size, what, tensors, classes.get(name)))
-        ledger = Ledger(str(folder.path), entries)
+        ledger = Ledger(str(folder.path), entries, "" if damage is None else str(damage))
         _require_same_shapes(ledger)
         return ledger
 
@@ -160,8 +163,11 @@ class _Role(NamedTuple):
 
 def _roles(
     folder: ModelFolder, current: Version
-) -> tuple[dict[str, _Role], dict[str, ClassRecord]]:
-    """What each file is, and the class whose record it holds, by its name in the folder."""
+) -> tuple[dict[str, _Role], dict[str, ClassRecord], DafuseError | None]:
+    """What each file is, and the class whose record it holds, by its name in the folder.
+
+    Beside them, the damage that keeps older versions from being known, if any does.
+    """
     roles = {
         "model.json": _Role("which version counts, the hash of its file, the oldest version kept"),
         ".lock": _Role("empty; held while the model is changed"),
@@ -191,7 +197,7 @@ def _roles(
             what = f"record of {record.name}, from {counted(record.images, 'image')}{kept}"
             roles[name] = _Role(what, words, CLASS)
             classes[name] = record
-    return roles, classes
+    return roles, classes, damage
 
 
 def _tensors(folder: ModelFolder, file: Path, role: _Role) -> list[KeptTensor]:
