@@ -6,6 +6,7 @@ of more than a megabyte to the disk.
 
 import asyncio
 import io
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever s
 # how files begin that their plug-in decodes as soon as they are opened, whatever their size
 JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 Found = TypeVar("Found")
+# it writes lines about forms that are wrong; who sent them is told, and nobody else need be
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
