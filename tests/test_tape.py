@@ -1,5 +1,6 @@
 """Record once, replay many: a replayed run ends with the bits of a full one."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from conftest import save_arrays, small_dataset
 from dafuse.engine import training
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import Bench, prepare, run
+from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.files import read_json
 
@@ -108,3 +110,24 @@ def test_bad_records_are_named(
     (damaged / "record" / "training-0001.safetensors").write_bytes(b"short")
     with pytest.raises(DafuseError, match=r"training-0001.safetensors is damaged"):
         run(replace(base, replay=str(damaged), out=str(tmp_path / "c")), bench=bench)
+
+
+def test_a_changed_bit_of_a_record_is_refused(tmp_path: Path) -> None:
+    device = torch.device("cpu")
+    tensors = {"b": torch.randn(3, 5), "a": torch.arange(4), "half": torch.ones(2).bfloat16()}
+    Tape(None, tmp_path, device)("training", 0, lambda: tensors)
+    (file,) = tmp_path.iterdir()
+    data, tape = file.read_bytes(), Tape(tmp_path, None, device)
+
+    def read() -> dict[str, torch.Tensor]:
+        return tape("training", 0, lambda: pytest.fail("the record was not read"))
+
+    assert list(read()) == list(tensors)
+    for place in range(len(data)):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        found = tensors
+        with suppress(DafuseError):
+            found = read()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    with pytest.raises(DafuseError, match=f"{file} is damaged: its tensors do not have"):
+        read()

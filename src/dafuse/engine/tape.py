@@ -8,6 +8,7 @@ training in ``record/`` of its folder, and a run with ``replay`` reads them from
     record/per_sample-0003.safetensors  gradient and Fisher diagonal at it
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,9 @@ class Tape:
         if self.write_to is not None:
             self.write_to.mkdir(exist_ok=True)
             content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-            order = {"order": "\n".join(content)}  # in this order sums round the same
-            write_atomically(self.write_to / file, save(content, metadata=order))
+            # in this order sums round the same
+            about = {"order": "\n".join(content), "sha256": _digest(content)}
+            write_atomically(self.write_to / file, save(content, metadata=about))
         return tensors
 
     def _read(self, file: str) -> Tensors | None:
@@ -50,14 +52,27 @@ class Tape:
             return None
         try:
             with safe_open(self.read_from / file, "pt") as saved:
-                names = saved.metadata()["order"].split("\n")
+                about = saved.metadata()
                 # copies: memory of a file may be aligned otherwise, which changes how sums round
-                return {name: saved.get_tensor(name).clone().to(self.device) for name in names}
-        except SafetensorError as error:
+                names = about["order"].split("\n")
+                tensors = {name: saved.get_tensor(name).clone() for name in names}
+            if about.get("sha256", digest := _digest(tensors)) != digest:  # older ones have none
+                raise ValueError("its tensors do not have the SHA-256 that it tells")
+            return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DafuseError(
                 f"{self.read_from / file} is damaged: {error}; delete {self.read_from} to have "
                 "another run recorded"
             ) from None
+
+
+def _digest(tensors: Tensors) -> str:
+    """The SHA-256 of the tensors on the CPU: their names, kinds, shapes and bytes, in order."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | None:
