@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from faults.command import Ended, Hangs, start
-from faults.harm import BYTES, PLACES, Harm, contents
+from faults.harm import BYTES, PLACES, Harm, contents, in_order
 from faults.subjects import Reading, Subject, Subjects
 from faults.trial import Outcome, Trial
 from faults.world import World
@@ -89,7 +89,7 @@ class Damage:
         return f"forged {name}: {subject.forge[name](where, rng)}"
 
     def _harm(self, subject: Subject, rng: Random) -> str:
-        files = sorted(file for file in self.here.glob(subject.damaged) if file.is_file())
+        files = in_order(file for file in self.here.glob(subject.damaged) if file.is_file())
         file = rng.choice(files)
         others = tuple(one for one in files if one.parent == file.parent and one != file)
         ways = PLACES if rng.random() < PLACED and file.name not in OPTIONAL else BYTES

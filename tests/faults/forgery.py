@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 from dafuse.backbones.card import sealed
 from dafuse.files import read_json, write_json
 from dafuse.sealed import SEAL, write_sealed
+from faults.harm import in_order
 
 Forge = Callable[[Path, Random], str]
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\x9b31m"
@@ -93,7 +94,7 @@ def forge_pointer(model: Path, rng: Random) -> str:
 
 def forge_object(model: Path, rng: Random) -> str:
     """An object holds other tensors, and all that leads to it has its hash."""
-    old = rng.choice(sorted((model / "objects").glob("*.safetensors")))
+    old = rng.choice(in_order((model / "objects").glob("*.safetensors")))
     data, said = forged_tensors(old.read_bytes(), rng)
     new = old.with_name(f"{sha256(data).hexdigest()}.safetensors")
     old.unlink()
@@ -212,6 +213,17 @@ def forge_run(runs: Path, rng: Random) -> str:
     else:
         file.write_text(json.dumps(content))
     return f"{file.relative_to(runs)}: {said}"
+
+
+def forge_checkpoint(run: Path, rng: Random) -> str:
+    """A checkpoint holds other tensors, and its record has their hash."""
+    (file,) = (run / "checkpoints").glob("*.safetensors")
+    data, said = forged_tensors(file.read_bytes(), rng)
+    file.write_bytes(data)
+    record = read_json(file.with_suffix(".json"))
+    record.pop(SEAL, None)
+    write_sealed(file.with_suffix(".json"), {**record, "sha256": sha256(data).hexdigest()})
+    return f"{file.name}: {said}"
 
 
 def _counting(model: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -125,6 +125,11 @@ PLACES: Mapping[str, Callable[[Harm], None]] = {
     "link to pipe": Harm.link_to_pipe,
     "unreadable": Harm.unreadable,
 }
+
+
+def in_order(files: Iterable[Path]) -> list[Path]:
+    """The same order whatever hashes files are named by: those of pictures have a random key."""
+    return sorted(files, key=lambda file: (file.parent, file.lstat().st_size, file.name))
 
 
 def contents(folder: Path) -> dict[str, tuple[str, bytes]]:

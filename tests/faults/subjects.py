@@ -13,6 +13,7 @@ from faults.command import run, start
 from faults.eyes import write_eye
 from faults.forgery import (
     Forge,
+    forge_checkpoint,
     forge_object,
     forge_older_version,
     forge_onnx,
@@ -69,6 +70,8 @@ class Subjects:
         self.eye = write_eye(place / "eye.onnx")
         self.model = self._taught("model", "--backbone", self.eye)
         require_well(run("learn", self.model, world.more))
+        self.other = world.place / "other"
+        require_well(run("learn", self.other, world.asked, "--backbone", self.eye))
         self._made: dict[str, Subject] = {}
 
     def of(self, name: str) -> Subject:
@@ -114,6 +117,11 @@ class Subjects:
             "forget for good": Reading(do("forget", name, "--for-good"), ask),
             "rename": Reading(do("rename", name, "automobile"), ask),
             "trim": Reading(do("trim", "--keep", "1"), ask),
+            "merge": Reading(
+                lambda here: ["merge", here / "model", self.other, "--out", here / "both"],
+                lambda here: ["predict", here / "both", self.world.asked, *ASKING],
+            ),
+            "evaluate": Reading(do("evaluate", self.world.more)),
             "export": Reading(
                 lambda here: ["export", here / "model", here / "new.onnx"],
                 lambda here: ["predict", here / "new.onnx", self.world.asked, *ASKING],
@@ -193,7 +201,10 @@ class Subjects:
         if start(*again(whole), before=die_after_a_task).wait().status != DIED:
             raise RuntimeError("the run was to die after its first task")
         reading = Reading(again, told=_counts)
-        forge: dict[str, Forge] = {"run": lambda here, rng: forge_run(here / "run", rng)}
+        forge: dict[str, Forge] = {
+            "run": lambda here, rng: forge_run(here / "run", rng),
+            "tensors": lambda here, rng: forge_checkpoint(here / "run", rng),
+        }
         return Subject("checkpoint", whole, {"run": reading}, forge, "run/**/*")
 
     def _folder(self, name: str) -> Path:
