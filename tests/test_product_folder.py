@@ -275,6 +275,23 @@ def main_learn(model: Path) -> None:
     learn.main([str(model), str(write_folders(model.parent / "photos", {5: 2, 6: 2}))])
 
 
+@pytest.mark.parametrize("error", [DafuseError("the disk is full"), KeyboardInterrupt()])
+def test_a_first_lesson_that_failed_at_its_last_write_does_not_count_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    model = Classifier.create(tmp_path / "new", device="cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr("dafuse.product.folder.write_json", fail)
+        with pytest.raises(type(error)):
+            model.learn(*pictures({0: 2, 1: 2}))
+    assert not ModelFolder(tmp_path / "new").exists()
+    model.learn(*pictures({0: 2, 1: 2}))
+    assert ModelFolder(tmp_path / "new").exists()
+
+
 def test_what_a_killed_step_left_is_gone_after_the_next_even_if_that_fails(model: Path) -> None:
     stray = model / "versions" / "0009.json"
     stray.write_text("left by a process that was killed")

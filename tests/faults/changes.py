@@ -11,7 +11,7 @@ from dafuse.data.sketches import SKETCHES
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from faults.command import Ended, run
-from faults.disk_calls import Counting, calls_of, install
+from faults.disk_calls import Counting, ReadOnly, calls_of, install
 from faults.served_lesson import teach_by_server
 from faults.trial import Outcome
 from faults.world import FIRST, World, require_well
@@ -169,7 +169,10 @@ class Known:
         assert state is not None
         if ended.status == 0 and state is not self.after:
             return Outcome.LOST, "it was said to be done and is not"
-        if ended.status == 2 and state is self.after and "is done" not in ended.err:
+        # a first step that a read-only disk kept from being taken back is finished when next opened
+        dead = isinstance(broken, partial) and isinstance(broken.args[0], ReadOnly)
+        refused = ended.status == 2 and (self.before.versions or not dead)
+        if refused and state is self.after and "is done" not in ended.err:
             return Outcome.WRONG, f"it was refused, and is done: {_last_line(ended)}"
         if state.versions and (damage := _damage(there / "model")):
             return Outcome.LOST, damage

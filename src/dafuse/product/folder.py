@@ -261,7 +261,13 @@ class ModelFolder:
         text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
         write_atomically(file, text, self.path)
         current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
-        self.point_to(current, max(oldest, version.number - KEPT + 1))
+        try:
+            self.point_to(current, max(oldest, version.number - KEPT + 1))
+        except BaseException:
+            if not self._has_pointer():  # else a first step that failed would be finished later
+                with suppress(OSError):
+                    file.unlink()
+            raise
 
     def point_to(self, current: VersionRef, oldest: int = 1) -> None:
         """The one step that changes what the model is; then what no longer counts is removed.
