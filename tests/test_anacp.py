@@ -164,7 +164,7 @@ def test_the_order_of_tasks_does_not_matter() -> None:
             method.learn(stream[index])
         found.append(method)
     assert torch.allclose(found[0].targets_CD, found[1].targets_CD, atol=1e-6)
-    assert torch.allclose(found[0].rows_CM, found[1].rows_CM, atol=1e-4)
+    assert torch.allclose(found[0].weights_CM, found[1].weights_CM, atol=1e-4)
 
 
 def test_what_is_drawn_from_the_seed_is_not_kept() -> None:

@@ -35,7 +35,7 @@ def test_rows_are_class_means_of_both_networks_side_by_side() -> None:
         adapted, _ = trainer.features(task.train, method.adapter)
         assert not torch.allclose(frozen, adapted, atol=1e-3)
         for c in range(task.first, task.seen):
-            row = method.rows_CE[c]
+            row = method.weights_CE[c]
             assert torch.allclose(row[:width], frozen[labels == c].mean(0), atol=1e-5)
             assert torch.allclose(row[width:], adapted[labels == c].mean(0), atol=1e-5)
 
@@ -45,5 +45,5 @@ def test_predictions_use_both_networks() -> None:
     ((images, _),) = trainer.test_batches(stream[0].test)
     with torch.no_grad():
         both = torch.cat([trainer.network(images), trainer.network(images, method.adapter)], dim=1)
-        expected = cosine_logits(both, method.rows_CE)
+        expected = cosine_logits(both, method.weights_CE)
         assert torch.allclose(method.logits(images), expected, atol=1e-4)

@@ -117,8 +117,8 @@ def test_a_task_trains_its_own_components_beside_the_earlier_ones() -> None:
         assert tensor.shape[:2] == (3, 10)
         assert torch.equal(tensor[:, :5], first[f"modules/components.{name}"])
         assert not torch.equal(tensor[:, 5:], start[name])
-    assert torch.equal(method.rows_CE[:2], first["classifier/rows"])
-    assert len(method.rows_CE) == 4
+    assert torch.equal(method.weights_CE[:2], first["classifier/rows"])
+    assert len(method.weights_CE) == 4
 
 
 def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

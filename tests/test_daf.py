@@ -140,9 +140,9 @@ def test_statistics_follow_the_chosen_adapter() -> None:
 
 def test_new_rows_are_unit_prototypes_before_alignment() -> None:
     method, *_ = learn(align_epochs=0)
-    assert torch.allclose(method.rows_CD.norm(dim=1), torch.ones(6), atol=1e-5)
+    assert torch.allclose(method.weights_CD.norm(dim=1), torch.ones(6), atol=1e-5)
     means = F.normalize(method.classes.tensors["mean"], dim=1)
-    assert torch.allclose(method.rows_CD, means, atol=1e-5)
+    assert torch.allclose(method.weights_CD, means, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ridge", "lda"])
@@ -169,7 +169,7 @@ def test_a_head_in_closed_form_is_that_of_features_as_they_were_measured(kind: K
         ((images, _),) = trainer.test_batches(task.train)
         found = method.logits(images).double()
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
-    assert not len(method.rows_CD)  # neither rows nor Gaussians are kept
+    assert not len(method.weights_CD)  # neither rows nor Gaussians are kept
     assert not any("statistics/class" in key for key in method.state())
 
 

@@ -46,7 +46,7 @@ def test_prediction_adds_the_most_certain_task_adapter() -> None:
 
     def probabilities(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         adapter = Adapter(trainer.network.depth, trainer.network.width, 4).set(tensors).eval()
-        return cosine_logits(trainer.encode(images, adapter), method.rows_CD).softmax(1)
+        return cosine_logits(trainer.encode(images, adapter), method.weights_CD).softmax(1)
 
     with torch.no_grad():
         found = method.predictions(images)

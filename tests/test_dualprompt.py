@@ -67,8 +67,8 @@ def test_a_task_trains_the_general_prompt_its_own_expert_and_its_own_rows() -> N
     assert not torch.equal(method.general_G2PD, first["modules/general"])
     assert torch.equal(method.experts_TL2PD[:1], first["modules/experts"])
     assert torch.equal(method.keys_TD[:1], first["modules/keys"])
-    assert torch.equal(method.rows_CE[:2], first["classifier/rows"])
-    assert [len(t) for t in (method.experts_TL2PD, method.keys_TD, method.rows_CE)] == [2, 2, 4]
+    assert torch.equal(method.weights_CE[:2], first["classifier/rows"])
+    assert [len(t) for t in (method.experts_TL2PD, method.keys_TD, method.weights_CE)] == [2, 2, 4]
 
 
 def test_a_new_expert_starts_as_the_last_one_and_its_key_anew() -> None:

@@ -52,9 +52,9 @@ def test_old_rows_shrink_by_weight_decay_alone() -> None:
     trainer, stream = small_trainer(dataset), small_stream(dataset, [2, 2])
     method = Finetune(trainer=trainer, epochs=1, batch_size=8, weight_decay=0.0)
     method.learn(stream[0])
-    before = method.rows_CE.clone()
+    before = method.weights_CE.clone()
     method.learn(stream[1])
-    assert torch.equal(method.rows_CE[:2], before)
+    assert torch.equal(method.weights_CE[:2], before)
 
 
 def test_the_rate_is_constant_and_the_decay_that_of_later_tasks(

@@ -36,7 +36,7 @@ def test_boosting_and_compression_by_hand(world: tuple) -> None:
     method, stream, trainer = world
     method.learn(stream[0])
     base = {k: v.clone() for k, v in method.student.state_dict().items()}
-    old_rows, width = method.rows_CE, trainer.network.width
+    old_rows, width = method.weights_CE, trainer.network.width
     ((pixels, labels),) = trainer.test_batches(method.memory.joined(stream[1].train))
     found: list[torch.Tensor] = []
     by_hand: list[torch.Tensor] = []
@@ -100,7 +100,7 @@ def test_teacher_is_two_networks_and_the_student_goes_on(world: tuple) -> None:
         found = method.predictions(pixels)
         both = torch.cat([method.old(pixels), method.new(pixels)], 1)
         assert torch.allclose(found["teacher"], linear(both, method.teacher_CF), atol=1e-4)
-        alone = linear(method.student(pixels), method.rows_CE)
+        alone = linear(method.student(pixels), method.weights_CE)
         assert torch.allclose(found["student"], alone, atol=1e-4)
     assert list(found) == ["teacher", "student"]
 

@@ -20,7 +20,7 @@ def test_the_second_loss_is_cross_entropy_and_distillation_of_old_logits(world: 
     method, stream, trainer = world
     method.learn(stream[0])
     before = {k: v.clone() for k, v in method.network.state_dict().items()}
-    old = method.rows_CE
+    old = method.weights_CE
     (batch,) = trainer.test_batches(method.memory.joined(stream[1].train))
     seen: dict[str, torch.Tensor] = {}
 

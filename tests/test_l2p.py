@@ -74,7 +74,7 @@ def test_one_step_is_adam_on_the_loss_written_out() -> None:
     torch.optim.Adam([keys, prompts, rows], lr=method.lr).step()
     torch.testing.assert_close(method.keys_MD, keys, rtol=0, atol=1e-4)
     torch.testing.assert_close(method.prompts_MPD, prompts, rtol=0, atol=1e-4)
-    torch.testing.assert_close(method.rows_CE, rows, rtol=0, atol=1e-4)
+    torch.testing.assert_close(method.weights_CE, rows, rtol=0, atol=1e-4)
 
 
 def generator_of(method: L2P) -> torch.Generator:
@@ -85,10 +85,10 @@ def generator_of(method: L2P) -> torch.Generator:
 def test_a_later_task_leaves_older_rows_alone() -> None:
     method, stream = make()
     method.learn(stream[0])
-    rows, keys = method.rows_CE.clone(), method.keys_MD.detach().clone()
+    rows, keys = method.weights_CE.clone(), method.keys_MD.detach().clone()
     shares = method.learn(stream[1])["prompt_shares"]
-    assert torch.equal(method.rows_CE[:2], rows)
-    assert len(method.rows_CE) == 3
+    assert torch.equal(method.weights_CE[:2], rows)
+    assert len(method.weights_CE) == 3
     moved = (method.keys_MD != keys).any(1)
     assert moved.tolist() == [share > 0 for share in shares]  # keys that nobody chose stay
     assert sum(shares) == pytest.approx(1)

@@ -62,7 +62,7 @@ def test_the_order_of_tasks_does_not_matter() -> None:
             method.learn(stream[index])
         sums.append(method)
     assert torch.allclose(sums[0].gram_MM, sums[1].gram_MM, rtol=1e-9)
-    assert torch.allclose(sums[0].rows_CM, sums[1].rows_CM, atol=1e-6)
+    assert torch.allclose(sums[0].weights_CM, sums[1].weights_CM, atol=1e-6)
 
 
 def test_the_penalty_is_one_of_the_authors_unless_rounding_forbids_or_it_is_given() -> None:

@@ -75,13 +75,13 @@ def test_later_tasks_leave_trunk_and_old_tails_alone(world: tuple) -> None:
     assert all(torch.equal(trunk[k], v) for k, v in method.trunk.state_dict().items())
     assert all(torch.equal(first[k], v) for k, v in method.tails[0].items())
     assert any(not torch.equal(first[k], v) for k, v in method.tails[1].items())
-    assert method.rows_CE.shape == (5, 3 * trainer.network.width + 1)
+    assert method.weights_CE.shape == (5, 3 * trainer.network.width + 1)
 
 
 def test_the_loss_of_a_later_task(world: tuple) -> None:
     method, stream, trainer = world
     method.learn(stream[0])
-    old_rows, width = method.rows_CE, trainer.network.width
+    old_rows, width = method.weights_CE, trainer.network.width
     (batch,) = trainer.test_batches(method.memory.joined(stream[1].train))
     seen: dict[str, torch.Tensor] = {}
 

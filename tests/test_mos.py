@@ -119,9 +119,9 @@ def test_without_merging_tasks_warm_start() -> None:
 def test_old_rows_change_by_alignment_only() -> None:
     before, *_ = learned([2, 2], tasks=1, align_epochs=0)
     after, *_ = learned([2, 2], align_epochs=0)
-    assert torch.equal(before.rows_CE, after.rows_CE[:2])
+    assert torch.equal(before.weights_CE, after.weights_CE[:2])
     aligned, *_ = learned([2, 2])
-    assert not torch.equal(before.rows_CE, aligned.rows_CE[:2])
+    assert not torch.equal(before.weights_CE, aligned.weights_CE[:2])
 
 
 def test_prediction_adds_two_probabilities() -> None:
@@ -132,9 +132,11 @@ def test_prediction_adds_two_probabilities() -> None:
         feats = trainer.encode(images, method.bank)
     assert torch.allclose(scores.sum(1), torch.full((len(images),), 2.0), atol=1e-5)
     cosines = torch.cosine_similarity(feats[:, :1], method.prototypes_CD[None], dim=2)
-    task = refine(method.task_of_C[cosines.argmax(1)], feats, method.rows_CE, method.task_of_C, 4)
+    task = refine(
+        method.task_of_C[cosines.argmax(1)], feats, method.weights_CE, method.task_of_C, 4
+    )
     own = torch.stack(
-        [linear_logits(f[k], method.rows_CE) for f, k in zip(feats, task, strict=True)]
+        [linear_logits(f[k], method.weights_CE) for f, k in zip(feats, task, strict=True)]
     )
     expected = own.softmax(1) + (3 * cosines).softmax(1)
     assert torch.allclose(scores, expected, atol=1e-5)

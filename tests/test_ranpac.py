@@ -30,7 +30,7 @@ def test_tasks_add_up_to_regression_on_everything(projection: int) -> None:
     targets = F.one_hot(labels, 4).double()
     penalised = hidden.T @ hidden + diagnoses[-1]["penalty"] * torch.eye(projection).double()
     expected = torch.linalg.solve(penalised, hidden.T @ targets).T
-    difference = (hidden @ (method.rows_CM.double() - expected).T).abs().max()
+    difference = (hidden @ (method.weights_CM.double() - expected).T).abs().max()
     assert difference < 1e-3
     assert torch.allclose(method.gram_MM.double(), hidden.T @ hidden, rtol=1e-5)
     assert torch.allclose(method.moments_CM.double(), targets.T @ hidden, rtol=1e-5)
@@ -41,7 +41,7 @@ def test_logits_are_the_plain_linear_map() -> None:
     ((images, _),) = trainer.test_batches(stream[0].test)
     with torch.no_grad():
         before = method.logits(images)
-        method.rows_CM = 3 * method.rows_CM
+        method.weights_CM = 3 * method.weights_CM
         assert torch.allclose(method.logits(images), 3 * before, rtol=1e-4)  # a cosine would not
 
 

@@ -25,7 +25,7 @@ def test_rows_have_the_direction_of_the_class_means_and_are_exact() -> None:
         method.learn(task)
         feats, labels = trainer.features(task.train, None)
         for label in labels.unique():
-            mean, row = feats[labels == label].double().mean(0), method.rows_CD[label]
+            mean, row = feats[labels == label].double().mean(0), method.weights_CD[label]
             assert torch.allclose(F.normalize(row, dim=0), F.normalize(mean, dim=0), atol=1e-12)
     assert method.state()["classifier/rows"].dtype == torch.float64
     assert method.state().keys() == {"classifier/rows"}
@@ -39,7 +39,7 @@ def test_a_later_task_may_have_more_images_of_known_classes() -> None:
     images = ImageSet.join([task.train for task in stream])
     for index, rows in enumerate(([0, 5, 8, 6], [1, 2, 9, 3, 7, 11, 4, 10])):
         in_two.learn(Task(index, 0, 3, stream.classes, images.take(np.array(rows)), images))
-    assert torch.allclose(in_two.rows_CD, at_once.rows_CD, rtol=1e-5)
+    assert torch.allclose(in_two.weights_CD, at_once.weights_CD, rtol=1e-5)
 
 
 def test_a_checkpoint_of_means_in_float32_is_gone_on_with() -> None:
@@ -47,7 +47,7 @@ def test_a_checkpoint_of_means_in_float32_is_gone_on_with() -> None:
     method, stream, trainer = made()
     method.learn(stream[0])
     older, its_stream, _ = made()
-    means_CD = method.rows_CD / torch.tensor([[5.0], [3.0]])
+    means_CD = method.weights_CD / torch.tensor([[5.0], [3.0]])
     older.load_state({"classifier/rows": means_CD.float()})
     method.learn(stream[1])
     older.learn(its_stream[1])

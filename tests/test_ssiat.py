@@ -59,18 +59,18 @@ def learned(**options: float) -> tuple:
 
 def test_training_leaves_old_rows_alone() -> None:
     method, _, stream = learned(align_epochs=0)
-    before = method.rows_CD.clone()
+    before = method.weights_CD.clone()
     method.learn(stream[1])
-    assert torch.equal(method.rows_CD[:2], before)
+    assert torch.equal(method.weights_CD[:2], before)
 
 
 def test_alignment_moves_every_row_from_the_second_task_on() -> None:
     plain, _, stream = learned(align_epochs=0)
     method, _, same_stream = learned(align_epochs=2)
-    assert torch.equal(plain.rows_CD, method.rows_CD)
+    assert torch.equal(plain.weights_CD, method.weights_CD)
     plain.learn(stream[1])
     method.learn(same_stream[1])
-    assert ((plain.rows_CD - method.rows_CD).abs().amax(1) > 0).all()
+    assert ((plain.weights_CD - method.weights_CD).abs().amax(1) > 0).all()
 
 
 def test_the_adapter_goes_on_and_old_means_follow_it() -> None:

@@ -119,9 +119,9 @@ def test_stored_adapters_and_old_rows_stay() -> None:
     before, *_ = learned([2, 2], tasks=1, align_epochs=0)
     after, *_ = learned([2, 2], align_epochs=0)
     assert all(torch.equal(before.bank[0][name], after.bank[0][name]) for name in after.bank[0])
-    assert torch.equal(before.rows_CD, after.rows_CD[:2])
+    assert torch.equal(before.weights_CD, after.weights_CD[:2])
     aligned, *_ = learned([2, 2])
-    assert not torch.equal(before.rows_CD, aligned.rows_CD[:2])
+    assert not torch.equal(before.weights_CD, aligned.weights_CD[:2])
 
 
 def test_orthogonality_and_decay_are_switches() -> None:
@@ -130,7 +130,7 @@ def test_orthogonality_and_decay_are_switches() -> None:
     assert not torch.equal(default.bank[1]["up.weight"], loose.bank[1]["up.weight"])
     shrunk, *_ = learned([2, 2], decay=True)
     assert torch.equal(default.bank[1]["up.weight"], shrunk.bank[1]["up.weight"])
-    assert not torch.equal(default.rows_CD, shrunk.rows_CD)
+    assert not torch.equal(default.weights_CD, shrunk.weights_CD)
 
 
 def test_the_rate_of_the_alignment_rises_again_after_its_period() -> None:
@@ -153,7 +153,7 @@ def test_the_three_ways_to_predict() -> None:
     def probabilities(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         vit = trainer.network
         adapter = Adapter(vit.depth, vit.width, 4).set(tensors).eval()
-        return cosine_logits(trainer.encode(images, adapter), method.rows_CD).softmax(1)
+        return cosine_logits(trainer.encode(images, adapter), method.weights_CD).softmax(1)
 
     with torch.no_grad():
         found = method.predictions(images)

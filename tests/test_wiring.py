@@ -79,16 +79,16 @@ class Wiring(NamedTuple):
     head: Callable[[Tensor, Tensor], Tensor] | None = None  # features, rows -> aligned logits
 
 
-def cosine_head(feats_ND: Tensor, rows_CD: Tensor) -> Tensor:
-    return 20 * F.cosine_similarity(feats_ND[:, None], rows_CD[None], dim=2)
+def cosine_head(feats_ND: Tensor, weights_CD: Tensor) -> Tensor:
+    return 20 * F.cosine_similarity(feats_ND[:, None], weights_CD[None], dim=2)
 
 
-def linear_head(feats_ND: Tensor, rows_CE: Tensor) -> Tensor:
-    return feats_ND @ rows_CE[:, :-1].T + rows_CE[:, -1]
+def linear_head(feats_ND: Tensor, weights_CE: Tensor) -> Tensor:
+    return feats_ND @ weights_CE[:, :-1].T + weights_CE[:, -1]
 
 
-def slca_head(feats_ND: Tensor, rows_CE: Tensor) -> Tensor:
-    logits_NC = linear_head(feats_ND, rows_CE)
+def slca_head(feats_ND: Tensor, weights_CE: Tensor) -> Tensor:
+    logits_NC = linear_head(feats_ND, weights_CE)
     lengths = logits_NC[:, :3].norm(dim=1), logits_NC[:, 3:].norm(dim=1)
     return logits_NC / ((lengths[0] + lengths[1]) / 2)[:, None] / 0.1
 
@@ -270,11 +270,11 @@ class Spy:
             )
         )
 
-    def align(self, rows_CD: Tensor, *args: Any, **options: Any) -> Tensor:
-        call = inspect.signature(align).bind(rows_CD, *args, **options)
+    def align(self, weights_CD: Tensor, *args: Any, **options: Any) -> Tensor:
+        call = inspect.signature(align).bind(weights_CD, *args, **options)
         call.apply_defaults()
         self.alignments.append(call.arguments)
-        return rows_CD.clone()
+        return weights_CD.clone()
 
 
 def numbers(parameters: Iterable[nn.Parameter]) -> int:
@@ -312,7 +312,7 @@ def test_training_and_alignment_are_asked_for_as_published(
     (asked,) = spy.alignments
     assert noted(asked, method) == expected.alignment
     assert expected.head is not None
-    assert_gradient_of(expected.head, asked["gradient"], asked["rows_CD"])
+    assert_gradient_of(expected.head, asked["gradient"], asked["weights_CD"])
 
 
 def noted(asked: dict[str, Any], method: Any) -> Alignment:
@@ -327,7 +327,7 @@ def noted(asked: dict[str, Any], method: Any) -> Alignment:
         asked["samples"],
         asked["lr"],
         asked["momentum"],
-        len(asked["rows_CD"]),
+        len(asked["weights_CD"]),
     )
 
 

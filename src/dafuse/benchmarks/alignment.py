@@ -61,7 +61,7 @@ class _World:
         feats_CnD = true.draw(sizes.images, self.generator)
         labels_N = torch.arange(classes, device=device).repeat_interleave(sizes.images)
         feats_ND = feats_CnD.flatten(0, 1)
-        self.rows_CD = F.normalize(prototypes(feats_ND, labels_N, 0, classes), dim=1)
+        self.weights_CD = F.normalize(prototypes(feats_ND, labels_N, 0, classes), dim=1)
         self.memory = ClassMemory(width)
         self.memory.add(feats_ND, labels_N, 0, classes)
         eye = JITTER * torch.eye(width, device=device)
@@ -69,10 +69,12 @@ class _World:
         self.covariances = [torch.cov(feats_nD.T) + eye for feats_nD in feats_CnD]
         self.held_out_CnD = true.draw(TESTED, self.generator)
 
-    def accuracy(self, rows_CD: Tensor) -> float:
+    def accuracy(self, weights_CD: Tensor) -> float:
         """Return the accuracy on held-out features, in percent."""
-        logits_CnC = cosine_logits(self.held_out_CnD, rows_CD)
-        right_Cn = logits_CnC.argmax(2) == torch.arange(len(rows_CD), device=self.device)[:, None]
+        logits_CnC = cosine_logits(self.held_out_CnD, weights_CD)
+        right_Cn = (
+            logits_CnC.argmax(2) == torch.arange(len(weights_CD), device=self.device)[:, None]
+        )
         return 100 * right_Cn.float().mean().item()
 
     def _normal(self, *shape: int) -> Tensor:
@@ -82,8 +84,8 @@ class _World:
 def _published(world: _World) -> Iterator[Tensor]:
     """Yield the class weights after each epoch."""
     sizes = world.sizes
-    rows = nn.Parameter(world.rows_CD.clone())
-    optimiser = torch.optim.SGD([rows], LR, MOMENTUM, weight_decay=WEIGHT_DECAY)
+    weights = nn.Parameter(world.weights_CD.clone())
+    optimiser = torch.optim.SGD([weights], LR, MOMENTUM, weight_decay=WEIGHT_DECAY)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, sizes.epochs)
     while True:
         drawn, labels = [], []
@@ -98,12 +100,12 @@ def _published(world: _World) -> Iterator[Tensor]:
         feats_ND, labels_N = feats_ND[shuffle], labels_N[shuffle]
         for start in range(0, len(feats_ND), sizes.samples):
             batch = slice(start, start + sizes.samples)
-            loss = F.cross_entropy(cosine_logits(feats_ND[batch], rows), labels_N[batch])
+            loss = F.cross_entropy(cosine_logits(feats_ND[batch], weights), labels_N[batch])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
         decay.step()
-        yield rows.detach().clone()
+        yield weights.detach().clone()
 
 
 def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
@@ -113,7 +115,7 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
     rounds = min(setting.rounds, sizes.rounds, sizes.epochs)
     shares = [len(part) for part in torch.arange(sizes.epochs).tensor_split(rounds)]
     epochs, coming = iter(shares), _published(world)
-    last = {"start": [world.rows_CD], "published": [], "own": []}  # of finished rounds
+    last = {"start": [world.weights_CD], "published": [], "own": []}  # of finished rounds
 
     def published() -> float:
         count = next(epochs)
@@ -127,7 +129,9 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
         def whole() -> None:
             sampler, how = world.memory.sampler(device), (LR, MOMENTUM, WEIGHT_DECAY)
             length = sizes.epochs, sizes.samples
-            aligned = align(world.rows_CD, sampler, world.generator, *length, *how, faster=faster)
+            aligned = align(
+                world.weights_CD, sampler, world.generator, *length, *how, faster=faster
+            )
             last["own"].append(aligned)
 
         return seconds(whole, device) / sizes.epochs

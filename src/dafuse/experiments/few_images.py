@@ -86,8 +86,8 @@ def cell(train: Features, test: Features, last: slice, lift: Lift) -> dict[str, 
 def _nearest_mean(train: Features, test: Features, last: slice) -> float:
     """Classify by the nearest mean by cosine, as SimpleCIL does."""
     labels_N = torch.from_numpy(train.labels_N).to(train.feats_NF.device)
-    rows_CD = class_sums(train.feats_NF[:, last], labels_N, int(train.labels_N.max()) + 1)
-    return _right(cosine_logits(test.feats_NF[:, last], rows_CD.to(test.feats_NF.dtype)), test)
+    weights_CD = class_sums(train.feats_NF[:, last], labels_N, int(train.labels_N.max()) + 1)
+    return _right(cosine_logits(test.feats_NF[:, last], weights_CD.to(test.feats_NF.dtype)), test)
 
 
 def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:

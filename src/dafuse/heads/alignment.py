@@ -22,7 +22,7 @@ Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]  # class weights, features
 Step = Callable[..., Tensor]  # features [N, D], labels [N] -> the step's learning rate
 
 
-def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
+def cosine_gradient(weights_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
     """Return the gradient of the cosine head's mean cross-entropy at its class weights.
 
     With P the softmax of the logits, Y the one-hot labels and U the features at length 1, the
@@ -30,8 +30,8 @@ def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tens
     the weights of a class is the part of G orthogonal to them, divided by their length.
     """
     units_ND = F.normalize(feats_ND, dim=1)
-    lengths_C1 = rows_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    directions_CD = rows_CD / lengths_C1
+    lengths_C1 = weights_CD.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    directions_CD = weights_CD / lengths_C1
     error_NC = softmax_error(SCALE * units_ND @ directions_CD.T, labels_N)
     toward_CD = (SCALE / len(labels_N)) * error_NC.T @ units_ND
     along_C1 = (toward_CD * directions_CD).sum(1, keepdim=True)
@@ -40,7 +40,7 @@ def cosine_gradient(rows_CD: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tens
 
 @torch.no_grad()
 def align(
-    rows_CD: Tensor,
+    weights_CD: Tensor,
     sampler: Sampler,
     generator: torch.Generator,  # on the sampler's device
     epochs: int = 30,
@@ -54,15 +54,15 @@ def align(
     faster: Callable[[Step], Step] | None = None,  # returns a faster step that does the same
 ) -> Tensor:
     """Return the aligned class weights of a head with this gradient; the given ones stay."""
-    rows_CD = rows_CD.clone()
-    velocity_CD = torch.zeros_like(rows_CD)
-    rate = torch.zeros((), device=rows_CD.device)  # a tensor, which a CUDA graph reads
-    labels = torch.arange(len(rows_CD), device=rows_CD.device).repeat_interleave(samples)
+    weights_CD = weights_CD.clone()
+    velocity_CD = torch.zeros_like(weights_CD)
+    rate = torch.zeros((), device=weights_CD.device)  # a tensor, which a CUDA graph reads
+    labels = torch.arange(len(weights_CD), device=weights_CD.device).repeat_interleave(samples)
 
     def step(feats_ND: Tensor, labels_N: Tensor) -> Tensor:
-        velocity_CD.mul_(momentum).add_(gradient(rows_CD, feats_ND, labels_N))
-        velocity_CD.add_(rows_CD, alpha=weight_decay)
-        rows_CD.addcmul_(velocity_CD, rate, value=-1)
+        velocity_CD.mul_(momentum).add_(gradient(weights_CD, feats_ND, labels_N))
+        velocity_CD.add_(weights_CD, alpha=weight_decay)
+        weights_CD.addcmul_(velocity_CD, rate, value=-1)
         return rate
 
     take_step = step if faster is None else faster(step)
@@ -75,7 +75,7 @@ def align(
             take_step(feats_ND, labels_N)
         if bar is not None:
             bar.advance()
-    return rows_CD
+    return weights_CD
 
 
 def shrink_with_age(task_of_C: Tensor) -> Tensor:

@@ -9,15 +9,15 @@ from torch.nn import functional as F
 SCALE = 20.0  # the usual scale of cosine heads: 1 / temperature
 
 
-def cosine_logits(feats_ND: Tensor, rows_CD: Tensor, scale: float | Tensor = SCALE) -> Tensor:
+def cosine_logits(feats_ND: Tensor, weights_CD: Tensor, scale: float | Tensor = SCALE) -> Tensor:
     """Return the logits. Features may have any number of axes before the last."""
-    return scale * F.linear(F.normalize(feats_ND, dim=-1), F.normalize(rows_CD, dim=1))
+    return scale * F.linear(F.normalize(feats_ND, dim=-1), F.normalize(weights_CD, dim=1))
 
 
 def new_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
     """Return initial class weights: truncated normal, std 0.02."""
-    rows = torch.empty(classes, width)
-    return torch.nn.init.trunc_normal_(rows, std=0.02, generator=generator)
+    weights = torch.empty(classes, width)
+    return torch.nn.init.trunc_normal_(weights, std=0.02, generator=generator)
 
 
 def uniform_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
@@ -26,11 +26,15 @@ def uniform_rows(classes: int, width: int, generator: torch.Generator) -> Tensor
 
 
 def cosface(
-    feats_ND: Tensor, rows_CD: Tensor, labels_N: Tensor, margin: float = 0.0, scale: float = SCALE
+    feats_ND: Tensor,
+    weights_CD: Tensor,
+    labels_N: Tensor,
+    margin: float = 0.0,
+    scale: float = SCALE,
 ) -> Tensor:
     """Return the mean cross-entropy of a cosine head where the true class must win by a margin."""
-    true_NC = F.one_hot(labels_N, len(rows_CD)).to(feats_ND.dtype)
-    logits = cosine_logits(feats_ND, rows_CD, scale) - scale * margin * true_NC
+    true_NC = F.one_hot(labels_N, len(weights_CD)).to(feats_ND.dtype)
+    logits = cosine_logits(feats_ND, weights_CD, scale) - scale * margin * true_NC
     return F.cross_entropy(logits, labels_N)
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def linear_logits(feats_ND: Tensor, rows_CE: Tensor) -> Tensor:
+def linear_logits(feats_ND: Tensor, weights_CE: Tensor) -> Tensor:
     """Return the logits; ``E`` is D + 1: weights and bias of each class."""
-    return F.linear(feats_ND, rows_CE[:, :-1], rows_CE[:, -1])
+    return F.linear(feats_ND, weights_CE[:, :-1], weights_CE[:, -1])
 
 
 def kaiming_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
@@ -34,16 +34,16 @@ def grown_rows(start_CE: Tensor, old_KF: Tensor) -> Tensor:
 
     The first K classes keep their weights on the first F - 1 features, and their biases.
     """
-    rows_CE = start_CE.clone()
+    weights_CE = start_CE.clone()
     known, features = len(old_KF), old_KF.shape[1] - 1
-    rows_CE[:known, :features] = old_KF[:, :-1]
-    rows_CE[:known, -1] = old_KF[:, -1]
-    return rows_CE
+    weights_CE[:known, :features] = old_KF[:, :-1]
+    weights_CE[:known, -1] = old_KF[:, -1]
+    return weights_CE
 
 
-def linear_gradient(rows_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
+def linear_gradient(weights_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
     """Return the gradient of this head's mean cross-entropy at its class weights."""
-    error_NC = softmax_error(linear_logits(feats_ND, rows_CE), labels_N)
+    error_NC = softmax_error(linear_logits(feats_ND, weights_CE), labels_N)
     return error_NC.T @ F.pad(feats_ND, (0, 1), value=1.0) / len(labels_N)
 
 

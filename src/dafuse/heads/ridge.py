@@ -67,8 +67,8 @@ def choose_penalty(
 def solve(gram_MM: Tensor, moments_CM: Tensor, penalty: float) -> Tensor:
     """Return the class weights W [C, M], in the precision and on the device of the moments."""
     lower_MM = _factor(gram_MM, penalty)
-    rows_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
-    return rows_CM.to(moments_CM).contiguous()
+    weights_CM = torch.cholesky_solve(exact(moments_CM).T, lower_MM).T
+    return weights_CM.to(moments_CM).contiguous()
 
 
 def left_out(

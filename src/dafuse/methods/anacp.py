@@ -113,7 +113,7 @@ class AnaCP(Method):
         self.sums = [pooled(wide, nowhere), *(pooled(self.width, nowhere) for _ in self.random_HDM)]
         self.targets_CD = torch.zeros(0, wide, device=device)
         self.onto_HCM = torch.zeros(self.lifts, 0, self.width, device=device)
-        self.rows_CM = torch.zeros(0, self.width, device=device)
+        self.weights_CM = torch.zeros(0, self.width, device=device)
         self._rest()
         self._solved = True  # whether targets and class weights are up to date with the sums
         self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, held out
@@ -139,7 +139,7 @@ class AnaCP(Method):
                 now[tried] = False
                 self._add(feats_ND[now], labels_N[now])
                 self._solve()
-                scores_NC = self.hidden(feats_ND[tried]) @ self.rows_CM.T
+                scores_NC = self.hidden(feats_ND[tried]) @ self.weights_CM.T
                 self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
                 feats_ND, labels_N = feats_ND[tried], labels_N[tried]
             self._add(feats_ND, labels_N)
@@ -162,7 +162,7 @@ class AnaCP(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         self._solve_if_needed()
-        return self.hidden(self.trainer.encode(images_B3SS, self.attached)) @ self.rows_CM.T
+        return self.hidden(self.trainer.encode(images_B3SS, self.attached)) @ self.weights_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
         """Keep these classes only; every scatter keeps what the others added."""
@@ -227,21 +227,21 @@ class AnaCP(Method):
         means_CD, scatter_DD = of_feats.means_CM, of_feats.scatter.square()
         covariance_DD = add_to_diagonal(scatter_DD / of_feats.images, self.jitter)  # (10)
         targets_CD = spread(means_CD, covariance_DD, self.alpha, self.dewhiten)
-        self.targets_CD = targets_CD.to(self.rows_CM)
+        self.targets_CD = targets_CD.to(self.weights_CM)
         onto = [solve(*gram_and_moments(sums), self.penalty) for sums in of_lifts]  # (7, 9)
-        self.onto_HCM = torch.stack(onto).to(self.rows_CM)
+        self.onto_HCM = torch.stack(onto).to(self.weights_CM)
         drawn_ND = self._drawn(means_CD, covariance_DD)
         hot_NC = torch.eye(of_feats.classes).repeat_interleave(self.samples, 0).to(drawn_ND)
         gram_MM, moments_CM = statistics(drawn_ND, hot_NC, self._hidden)
-        self.rows_CM = solve(gram_MM, moments_CM, self.penalty).to(self.rows_CM)  # (6)
-        check_finite(self.rows_CM, "the class weights")
+        self.weights_CM = solve(gram_MM, moments_CM, self.penalty).to(self.weights_CM)  # (6)
+        check_finite(self.weights_CM, "the class weights")
         self._solved = True
 
     def _drawn(self, means_CD: Tensor, covariance_DD: Tensor) -> Tensor:
         """Draw features for each class in turn, from its mean and the covariance of all classes."""
         generator = torch_generator(self.trainer.seed, "anacp", "drawn")
         noise_CKD = torch.randn(len(means_CD), self.samples, means_CD.shape[1], generator=generator)
-        lower_DD = torch.linalg.cholesky(covariance_DD).to(self.rows_CM)
+        lower_DD = torch.linalg.cholesky(covariance_DD).to(self.weights_CM)
         drawn_CKD = means_CD[:, None].to(lower_DD) + noise_CKD.to(lower_DD) @ lower_DD.T
         return drawn_CKD.flatten(0, 1)
 
@@ -258,7 +258,7 @@ class AnaCP(Method):
         for number, resting in enumerate(self.resting):
             found |= packed(f"statistics/sums{number}", resting)
         found |= {"classifier/targets": self.targets_CD, "classifier/onto": self.onto_HCM}
-        return found | {"classifier/rows": self.rows_CM}
+        return found | {"classifier/rows": self.weights_CM}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.load_network(state)
@@ -266,7 +266,7 @@ class AnaCP(Method):
         for sums, resting in zip(self.sums, self.resting, strict=True):
             awake(sums, resting)
         self._rounded = self.sums
-        self.rows_CM, self._solved = state["classifier/rows"], True
+        self.weights_CM, self._solved = state["classifier/rows"], True
 
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""

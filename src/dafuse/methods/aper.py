@@ -51,7 +51,7 @@ class APER(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.rows_CE = torch.zeros(0, 2 * self.trainer.network.width, device=self.trainer.device)
+        self.weights_CE = torch.zeros(0, 2 * self.trainer.network.width, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         if task.number == 1:
@@ -62,20 +62,20 @@ class APER(Method):
         feats_NE = torch.cat([frozen_ND, adapted_ND], dim=1)
         check_finite(feats_NE, f"the features after task {task.number}")
         new_CE = prototypes(feats_NE, labels_N, task.first, task.size)
-        self.rows_CE = torch.cat([self.rows_CE, new_CE])
+        self.weights_CE = torch.cat([self.weights_CE, new_CE])
         return {}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         networks = (None, self.adapter)
         feats_BE = torch.cat([self.trainer.encode(images_B3SS, a) for a in networks], dim=1)
-        return cosine_logits(feats_BE, self.rows_CE)
+        return cosine_logits(feats_BE, self.weights_CE)
 
     def state(self) -> dict[str, Tensor]:
         return {
             **packed("modules/adapter", self.adapter.tensors()),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.adapter.set(unpacked(state, "modules/adapter"))
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]

@@ -84,7 +84,7 @@ class CODAPrompt(Method):
             "attention": torch.zeros(layers, 0, network.width, device=device),
         }
         self.attached = PromptPrefixes().eval()
-        self.rows_CE = torch.zeros(0, network.width + 1, device=device)
+        self.weights_CE = torch.zeros(0, network.width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         own = {name: nn.Parameter(self._start(name, task)) for name in self.pool}
@@ -103,7 +103,7 @@ class CODAPrompt(Method):
         trained = [Group([*own.values(), new_rows])]
         self.trainer.fit(task, self.attached, loss, trained, schedule)
         self.pool = {name: tensor.detach() for name, tensor in joined(self.pool, own).items()}
-        self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
         return {"components": self.pool["keys"].shape[1]}
 
     @property
@@ -111,7 +111,7 @@ class CODAPrompt(Method):
         return 2
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return linear_logits(self._encode(images_B3SS, self.pool), self.rows_CE)
+        return linear_logits(self._encode(images_B3SS, self.pool), self.weights_CE)
 
     def _encode(self, images_B3SS: Tensor, components: Components) -> Tensor:
         with torch.no_grad():
@@ -130,11 +130,11 @@ class CODAPrompt(Method):
         return new_LNV.unflatten(2, self.pool[name].shape[2:])
 
     def state(self) -> dict[str, Tensor]:
-        return {**packed("modules/components", self.pool), "classifier/rows": self.rows_CE}
+        return {**packed("modules/components", self.pool), "classifier/rows": self.weights_CE}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.pool = unpacked(state, "modules/components")
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
 
 
 def composed_prompts(query_BD: Tensor, components: Components) -> Tensor:

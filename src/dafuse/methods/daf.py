@@ -117,13 +117,13 @@ class DAF(Method):
         self.global_adapter = self._random_adapter("scratch")
         self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
         self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
-        self.rows_CD = torch.zeros(0, network.width, device=device)
+        self.weights_CD = torch.zeros(0, network.width, device=device)
         dtype = getattr(torch, self.memory_dtype)
         self.classes = ClassMemory(network.width, self.memory, self.memory_rank, dtype)
         self.solved: ClosedForm | None = None  # replaces class weights and Gaussians
         if self.head != "aligned":
             wide, seed = (network.width, self.head_width), derive(self.trainer.seed, "lift")
-            self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, self.rows_CD)
+            self.solved = of_last_token(self.head, *wide, seed, self.memory_dtype, self.weights_CD)
 
     def learn(self, task: Task) -> dict[str, Any]:
         """Algorithm 1 for one task."""
@@ -148,7 +148,7 @@ class DAF(Method):
         """Return the classifier's scores [B, C]; there may be any number of leading axes."""
         if self.solved is not None:
             return self.solved.logits(feats_BD)
-        return cosine_logits(feats_BD, self.rows_CD)
+        return cosine_logits(feats_BD, self.weights_CD)
 
     def _initialisation(self, task: Task) -> Tensors:
         if self.init == "robust" and self.mean is not None:
@@ -236,7 +236,7 @@ class DAF(Method):
             with self.trainer.phase("solve"):
                 return {"closed_form": self.solved.learn(feats_ND, labels_N)}
         new_CD = F.normalize(prototypes(feats_ND, labels_N, task.first, task.size), dim=1)
-        self.rows_CD = torch.cat([self.rows_CD, new_CD])
+        self.weights_CD = torch.cat([self.weights_CD, new_CD])
         self.classes.add(feats_ND, labels_N, task.first, task.size)
         if task.first:
             self.align(task)
@@ -246,7 +246,9 @@ class DAF(Method):
         """Train all class weights on features drawn from all Gaussians."""
         if self.align_epochs:
             settings = self.align_epochs, self.align_samples, self.align_lr
-            self.rows_CD = aligned(self.trainer, task, self.rows_CD, self.sampler(), *settings)
+            self.weights_CD = aligned(
+                self.trainer, task, self.weights_CD, self.sampler(), *settings
+            )
 
     def sampler(self) -> Sampler:
         """Return a sampler of features of every class learned so far."""
@@ -266,7 +268,7 @@ class DAF(Method):
         if self.solved is not None:
             return {**adapters, **self.solved.state()}
         classes = packed("statistics/class", self.classes.tensors)
-        return {**adapters, **classes, "classifier/rows": self.rows_CD}
+        return {**adapters, **classes, "classifier/rows": self.weights_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.global_adapter.set(unpacked(state, "modules/global"))
@@ -276,7 +278,7 @@ class DAF(Method):
             self.solved.load_state(state)
         else:
             self.classes.tensors = unpacked(state, "statistics/class")
-            self.rows_CD = state["classifier/rows"]
+            self.weights_CD = state["classifier/rows"]
 
 
 @dataclass(kw_only=True, eq=False)

@@ -72,7 +72,7 @@ class DualPrompt(Method):
         self.experts_TL2PD = torch.zeros(0, experts, *self.prompt_shape, device=device)
         self.keys_TD = torch.zeros(0, width, device=device)
         self.attached = PromptPrefixes().eval()
-        self.rows_CE = torch.zeros(0, width + 1, device=device)
+        self.weights_CE = torch.zeros(0, width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         expert_1L2PD, key_1D = self._new_expert(task)
@@ -91,7 +91,7 @@ class DualPrompt(Method):
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
         self.experts_TL2PD = torch.cat([self.experts_TL2PD, expert_1L2PD.detach()])
         self.keys_TD = torch.cat([self.keys_TD, key_1D.detach()])
-        self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
         return {}
 
     @property
@@ -101,7 +101,7 @@ class DualPrompt(Method):
     def logits(self, images_B3SS: Tensor) -> Tensor:
         experts_B = cosine_logits(self._query(images_B3SS), self.keys_TD).argmax(1)
         feats_BD = self._encode(images_B3SS, self.experts_TL2PD[experts_B])
-        return linear_logits(feats_BD, self.rows_CE)
+        return linear_logits(feats_BD, self.weights_CE)
 
     def _new_expert(self, task: Task) -> tuple[nn.Parameter, nn.Parameter]:
         """Return the task's prompt, initialised as the last task's, and its key, drawn anew."""
@@ -129,11 +129,11 @@ class DualPrompt(Method):
             "modules/general": self.general_G2PD.detach().clone(),
             "modules/experts": self.experts_TL2PD,
             "modules/keys": self.keys_TD,
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         with torch.no_grad():
             self.general_G2PD.copy_(state["modules/general"])
         self.experts_TL2PD, self.keys_TD = state["modules/experts"], state["modules/keys"]
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]

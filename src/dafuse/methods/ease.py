@@ -64,7 +64,9 @@ class EASE(Method):
         self.bank = AdapterBank(self.adapter.scale)
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
         self.true_CKD = torch.zeros(0, 0, width, device=device)  # zeros if there were no images
-        self.rows_CE = torch.zeros(0, 0, device=device)  # computed from the two above; E is K * D
+        self.weights_CE = torch.zeros(
+            0, 0, device=device
+        )  # computed from the two above; E is K * D
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.adapter.set(start_adapter(self.trainer, task.index, self.adapter_rank).tensors())
@@ -83,7 +85,7 @@ class EASE(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BKD = self.trainer.encode(images_B3SS, self.bank)
-        return SCALE * F.linear(F.normalize(feats_BKD, dim=2).flatten(1), self.rows_CE)
+        return SCALE * F.linear(F.normalize(feats_BKD, dim=2).flatten(1), self.weights_CE)
 
     @property
     def passes_per_prediction(self) -> int:
@@ -93,7 +95,7 @@ class EASE(Method):
         """Set the class weights: cosines in all subspaces and their weighted sum in one product."""
         full_CKD = synthesise(self.true_CKD, self.task_of_C)
         weights_CK = subspace_weights(self.task_of_C, len(self.bank), self.cross_weight)
-        self.rows_CE = (F.normalize(full_CKD, dim=2) * weights_CK[:, :, None]).flatten(1)
+        self.weights_CE = (F.normalize(full_CKD, dim=2) * weights_CK[:, :, None]).flatten(1)
 
     def state(self) -> dict[str, Tensor]:
         return {

@@ -53,23 +53,23 @@ class Finetune(Method):
         super().__post_init__()
         network = self.trainer.network
         self.network = network.trainable_copy()
-        self.rows_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
+        self.weights_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
-        rows_CE = nn.Parameter(torch.cat([self.rows_CE, new_CE]))
+        weights_CE = nn.Parameter(torch.cat([self.weights_CE, new_CE]))
         first = task.first if self.local_ce else 0  # the first class that competes in the loss
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, None, self.network)
-            return F.cross_entropy(linear_logits(feats_BD, rows_CE[first:]), labels_B - first)
+            return F.cross_entropy(linear_logits(feats_BD, weights_CE[first:]), labels_B - first)
 
         weight_decay = self.first_weight_decay if task.number == 1 else self.weight_decay
         schedule = Schedule(self.epochs, self.batch_size, self.lr, weight_decay, decay=constant)
-        trained = Group([*self.network.parameters(), rows_CE])
+        trained = Group([*self.network.parameters(), weights_CE])
         self.trainer.fit(task, None, loss, [trained], schedule)
-        check_finite(rows_CE, f"the class weights after task {task.number}")
-        self.rows_CE = rows_CE.detach()
+        check_finite(weights_CE, f"the class weights after task {task.number}")
+        self.weights_CE = weights_CE.detach()
         return {}
 
     @property
@@ -77,14 +77,14 @@ class Finetune(Method):
         return 2 if self.local_ce else 1
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return linear_logits(self.trainer.encode(images_B3SS, None, self.network), self.rows_CE)
+        return linear_logits(self.trainer.encode(images_B3SS, None, self.network), self.weights_CE)
 
     def state(self) -> dict[str, Tensor]:
         return {
             **packed("modules/network", self.network.state_dict()),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state_dict(unpacked(state, "modules/network"))
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]

@@ -74,7 +74,7 @@ class FOSTER(Method):
         self.student = network.trainable_copy()  # also the one network of the first task
         self.old = network.trainable_copy().requires_grad_(False)
         self.new = network.trainable_copy()
-        self.rows_CE = torch.zeros(0, network.width + 1, device=device)  # the student's head
+        self.weights_CE = torch.zeros(0, network.width + 1, device=device)  # the student's head
         self.teacher_CF = torch.zeros(0, 2 * network.width + 1, device=device)  # over both
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
@@ -110,7 +110,7 @@ class FOSTER(Method):
         return self.memory.images
 
     def _student(self, images_B3SS: Tensor) -> Tensor:
-        return linear_logits(self.trainer.encode(images_B3SS, None, self.student), self.rows_CE)
+        return linear_logits(self.trainer.encode(images_B3SS, None, self.student), self.weights_CE)
 
     def _teacher(self, images_B3SS: Tensor) -> Tensor:
         if not len(self.teacher_CF):
@@ -119,30 +119,30 @@ class FOSTER(Method):
         return linear_logits(torch.cat(feats, dim=1), self.teacher_CF)
 
     def _train_first(self, task: Task) -> None:
-        rows_CE = nn.Parameter(self._start(task, "first", task.size))
+        weights_CE = nn.Parameter(self._start(task, "first", task.size))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, None, self.student)
-            return F.cross_entropy(linear_logits(feats_BD, rows_CE), labels_B)
+            return F.cross_entropy(linear_logits(feats_BD, weights_CE), labels_B)
 
         schedule = Schedule(self.first_epochs, self.batch_size, self.lr, self.weight_decay)
-        trained = Group([*self.student.parameters(), rows_CE])
+        trained = Group([*self.student.parameters(), weights_CE])
         self.trainer.fit(task, None, loss, [trained], schedule)
-        self.rows_CE = rows_CE.detach()
+        self.weights_CE = weights_CE.detach()
 
     def _boost(self, task: Task, images: ImageSet, counts_C: Tensor) -> None:
         """Train the new network, beside the frozen one, and the head over both."""
         for network in (self.old, self.new):
             network.load_state_dict(self.student.state_dict())
         start_CF = self._start(task, "boost", task.seen, width=2 * self.trainer.network.width)
-        teacher_CF = nn.Parameter(grown_rows(start_CF, self.rows_CE))
+        teacher_CF = nn.Parameter(grown_rows(start_CF, self.weights_CE))
         auxiliary_CE = nn.Parameter(self._start(task, "auxiliary", task.seen))
         weights_C = balanced_weights(counts_C, self.boost_beta).to(self.trainer.device)
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             with torch.no_grad():
                 old_BD = self.trainer.encode(images_B3SS, None, self.old)
-            before_BC = linear_logits(old_BD, self.rows_CE)
+            before_BC = linear_logits(old_BD, self.weights_CE)
             new_BD = self.trainer.encode(images_B3SS, None, self.new)
             logits_BC = linear_logits(torch.cat([old_BD, new_BD], dim=1), teacher_CF)
             auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_CE), labels_B)
@@ -156,22 +156,24 @@ class FOSTER(Method):
 
     def _compress(self, task: Task, images: ImageSet, counts_C: Tensor) -> None:
         """Distil both networks into the student, which starts as the old one with its head."""
-        rows_CE = nn.Parameter(torch.cat([self.rows_CE, self._start(task, "student", task.size)]))
+        weights_CE = nn.Parameter(
+            torch.cat([self.weights_CE, self._start(task, "student", task.size)])
+        )
         weights_C = balanced_weights(counts_C, self.compress_beta).to(self.trainer.device)
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             with torch.no_grad():
                 teacher_BC = self._teacher(images_B3SS)
             feats_BD = self.trainer.encode(images_B3SS, None, self.student)
-            student_BC = linear_logits(feats_BD, rows_CE)
+            student_BC = linear_logits(feats_BD, weights_CE)
             return distill(student_BC, teacher_BC, self.temperature, weights_C)
 
         schedule = Schedule(self.compress_epochs, self.batch_size, self.lr)
-        trained = Group([*self.student.parameters(), rows_CE])
+        trained = Group([*self.student.parameters(), weights_CE])
         self.trainer.fit(
             task, None, loss, [trained], schedule, images=images, epochs_before=self.epochs
         )
-        self.rows_CE = rows_CE.detach()
+        self.weights_CE = weights_CE.detach()
 
     def _start(self, task: Task, purpose: str, classes: int, width: int | None = None) -> Tensor:
         return start_rows(self.trainer, f"{task.index}/{purpose}", classes, width, kaiming_rows)
@@ -179,7 +181,7 @@ class FOSTER(Method):
     def state(self) -> dict[str, Tensor]:
         student = {
             **packed("modules/student", self.student.state_dict()),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
             **packed("exemplars/kept", self.memory.tensors()),
         }
         if self.predict == "student" or not len(self.teacher_CF):
@@ -193,7 +195,7 @@ class FOSTER(Method):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.student.load_state_dict(unpacked(state, "modules/student"))
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
         self.memory.set(unpacked(state, "exemplars/kept"))
         if "classifier/teacher" in state:
             self.old.load_state_dict(unpacked(state, "modules/old"))

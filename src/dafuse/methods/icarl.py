@@ -66,13 +66,13 @@ class ICaRL(Method):
         network, device = self.trainer.network, self.trainer.device
         self.network = network.trainable_copy()
         self.previous = network.trainable_copy().requires_grad_(False)  # as before the task
-        self.rows_CE = torch.zeros(0, network.width + 1, device=device)
+        self.weights_CE = torch.zeros(0, network.width + 1, device=device)
         self.means_CD = torch.zeros(0, network.width, device=device)
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.previous.load_state_dict(self.network.state_dict())
-        self.rows_CE = self._train(task, old_CE=self.rows_CE)
+        self.weights_CE = self._train(task, old_CE=self.weights_CE)
         feats_ND, _ = self.trainer.features(task.train, None, self.network)
         check_finite(feats_ND, f"the features after task {task.number}")
         self.memory.add(herded(task.train, feats_ND, self.exemplars_per_class))
@@ -86,7 +86,7 @@ class ICaRL(Method):
         feats_BD = self.trainer.encode(images_B3SS, None, self.network)
         scores = {
             "nme": cosine_logits(feats_BD, self.means_CD, scale=1.0),  # unit vectors: nearest mean
-            "cnn": linear_logits(feats_BD, self.rows_CE),
+            "cnn": linear_logits(feats_BD, self.weights_CE),
         }
         return {self.predict: scores[self.predict], **scores}
 
@@ -96,26 +96,26 @@ class ICaRL(Method):
     def _train(self, task: Task, old_CE: Tensor) -> Tensor:
         """Train network and class weights on the new and the kept images; return the weights."""
         new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
-        rows_CE = nn.Parameter(torch.cat([old_CE, new_CE]))
+        weights_CE = nn.Parameter(torch.cat([old_CE, new_CE]))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             if task.number == 1:
                 feats_BD = self.trainer.encode(images_B3SS, None, self.network)
-                return F.cross_entropy(linear_logits(feats_BD, rows_CE), labels_B)
+                return F.cross_entropy(linear_logits(feats_BD, weights_CE), labels_B)
             with torch.no_grad():
                 before_BD = self.trainer.encode(images_B3SS, None, self.previous)
                 before_BC = linear_logits(before_BD, old_CE)
             feats_BD = self.trainer.encode(images_B3SS, None, self.network)
-            logits_BC = linear_logits(feats_BD, rows_CE)
+            logits_BC = linear_logits(feats_BD, weights_CE)
             kept = distill(logits_BC[:, : task.first], before_BC, self.temperature)
             return F.cross_entropy(logits_BC, labels_B) + kept
 
         weight_decay = self.first_weight_decay if task.number == 1 else self.weight_decay
         schedule = Schedule(self.epochs, self.batch_size, self.lr, weight_decay, decay=constant)
-        trained = Group([*self.network.parameters(), rows_CE])
+        trained = Group([*self.network.parameters(), weights_CE])
         images = self.memory.joined(task.train)
         self.trainer.fit(task, None, loss, [trained], schedule, images=images)
-        return rows_CE.detach()
+        return weights_CE.detach()
 
     def _means(self, task: Task) -> Tensor:
         """Return each class's mean direction of its exemplars under the current network."""
@@ -126,13 +126,13 @@ class ICaRL(Method):
     def state(self) -> dict[str, Tensor]:
         return {
             **packed("modules/network", self.network.state_dict()),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
             "classifier/means": self.means_CD,
             **packed("exemplars/kept", self.memory.tensors()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.network.load_state_dict(unpacked(state, "modules/network"))
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
         self.means_CD = state["classifier/means"]
         self.memory.set(unpacked(state, "exemplars/kept"))

@@ -57,26 +57,28 @@ class Joint(Method):
         self.adapter: Adapter | None = None if whole else self._new_adapter()
         self.network = network.trainable_copy() if whole else network
         self.tuned: nn.Module = self.adapter or self.network
-        self.rows_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
+        self.weights_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:
         self.memory.add(task.train)
         self._start_again()
-        rows_CE = nn.Parameter(start_rows(self.trainer, task.index, task.seen, maker=kaiming_rows))
+        weights_CE = nn.Parameter(
+            start_rows(self.trainer, task.index, task.seen, maker=kaiming_rows)
+        )
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
-            return F.cross_entropy(linear_logits(self._features(images_B3SS), rows_CE), labels_B)
+            return F.cross_entropy(linear_logits(self._features(images_B3SS), weights_CE), labels_B)
 
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
-        trained = Group([*self.tuned.parameters(), rows_CE])
+        trained = Group([*self.tuned.parameters(), weights_CE])
         self.trainer.fit(task, self.adapter, loss, [trained], schedule, images=self.memory.images)
-        check_finite(rows_CE, f"the class weights after task {task.number}")
-        self.rows_CE = rows_CE.detach()
+        check_finite(weights_CE, f"the class weights after task {task.number}")
+        self.weights_CE = weights_CE.detach()
         return {"images": len(self.memory.images)}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return linear_logits(self._features(images_B3SS), self.rows_CE)
+        return linear_logits(self._features(images_B3SS), self.weights_CE)
 
     def exemplars(self) -> ImageSet:
         return self.memory.images
@@ -94,11 +96,11 @@ class Joint(Method):
     def state(self) -> dict[str, Tensor]:
         return {
             **packed("modules/tuned", self.tuned.state_dict()),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
             **packed("exemplars/images", self.memory.tensors()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.tuned.load_state_dict(unpacked(state, "modules/tuned"))
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
         self.memory.set(unpacked(state, "exemplars/images"))

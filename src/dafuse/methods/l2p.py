@@ -71,7 +71,7 @@ class L2P(Method):
         network = self.trainer.network
         assert isinstance(network, ViT)  # only a ViT takes prompts
         self.attached = PromptTokens(network).to(device).eval()
-        self.rows_CE = torch.zeros(0, width + 1, device=device)
+        self.weights_CE = torch.zeros(0, width + 1, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
         # new classes only: the loss is over the task's own, so older weights would not move
@@ -89,7 +89,7 @@ class L2P(Method):
         settings = self.epochs, self.batch_size, self.lr, self.weight_decay
         schedule = Schedule(*settings, optimiser="adam", decay=constant)
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
-        self.rows_CE = torch.cat([self.rows_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
         return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often a few take all
 
     @property
@@ -98,7 +98,7 @@ class L2P(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         _, chosen_Bk = self._choose(images_B3SS)
-        return linear_logits(self._encode(images_B3SS, chosen_Bk), self.rows_CE)
+        return linear_logits(self._encode(images_B3SS, chosen_Bk), self.weights_CE)
 
     def _choose(self, images_B3SS: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and indices of the keys nearest to each image's query."""
@@ -117,11 +117,11 @@ class L2P(Method):
         return {
             "modules/prompts": self.prompts_MPD.detach().clone(),
             "modules/keys": self.keys_MD.detach().clone(),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         with torch.no_grad():
             self.prompts_MPD.copy_(state["modules/prompts"])
             self.keys_MD.copy_(state["modules/keys"])
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]

@@ -92,7 +92,7 @@ class LayUP(Method):
         self.gram_MM = exact(torch.zeros(wide, wide, device=device))
         self.moments_CM = self.gram_MM[:0]
         self.count = 0  # number of images in the sums
-        self.rows_CM = torch.zeros(0, wide, device=device)
+        self.weights_CM = torch.zeros(0, wide, device=device)
         self._solved = True  # whether the class weights are up to date with the sums
         self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, left out
 
@@ -136,13 +136,13 @@ class LayUP(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         self._solve_if_needed()
-        return self._features(images_B3SS) @ self.rows_CM.T
+        return self._features(images_B3SS) @ self.weights_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
         """Keep these classes only; in ridge regression the weights of classes are independent."""
         self._solve_if_needed()
-        rows = list(remaining)
-        self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
+        kept = list(remaining)
+        self.moments_CM, self.weights_CM = self.moments_CM[kept], self.weights_CM[kept]
 
     def merge(self, other: "LayUP", numbers: Sequence[int]) -> None:
         """Take up all that another classifier knows; its class i is ``numbers[i]`` here."""
@@ -186,8 +186,8 @@ class LayUP(Method):
             gram_MM, moments_CM = self._with(feats_NM[~held_N], labels_N[~held_N])
             least = rounding_floor(gram_MM, torch.float64)
             for penalty in PENALTIES:
-                rows_CM = solve(gram_MM, moments_CM, max(penalty, least))
-                found_K = (exact(feats_NM[held_N]) @ rows_CM.T).argmax(1)
+                weights_CM = solve(gram_MM, moments_CM, max(penalty, least))
+                found_K = (exact(feats_NM[held_N]) @ weights_CM.T).argmax(1)
                 right_K = found_K == labels_N[held_N].to(found_K.device)
                 accuracy[penalty] += float(right_K.double().mean())
         return max(PENALTIES, key=accuracy.__getitem__) if any(accuracy.values()) else None
@@ -198,8 +198,8 @@ class LayUP(Method):
             usual = usual_penalty("ridge", self.count, len(self.gram_MM))
             penalty = usual * float(self.gram_MM.diagonal().mean())
         penalty = max(penalty, rounding_floor(self.gram_MM, torch.float64))
-        self.rows_CM = solve(self.gram_MM, self.moments_CM, penalty).to(self.rows_CM)
-        check_finite(self.rows_CM, "the class weights")
+        self.weights_CM = solve(self.gram_MM, self.moments_CM, penalty).to(self.weights_CM)
+        check_finite(self.weights_CM, "the class weights")
         self._solved = True
         return penalty
 
@@ -215,7 +215,7 @@ class LayUP(Method):
             "statistics/gram": self.gram_MM,
             "statistics/moments": self.moments_CM,
             "statistics/count": torch.tensor(self.count),
-            "classifier/rows": self.rows_CM,
+            "classifier/rows": self.weights_CM,
         }
 
     def load_network(self, state: dict[str, Tensor]) -> None:
@@ -228,5 +228,5 @@ class LayUP(Method):
         self.gram_MM = exact(state["statistics/gram"])
         self.moments_CM = exact(state["statistics/moments"])
         self.count = int(state["statistics/count"])
-        self.rows_CM = state["classifier/rows"]
+        self.weights_CM = state["classifier/rows"]
         self._solved = True

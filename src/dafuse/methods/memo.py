@@ -66,11 +66,13 @@ class MEMO(Method):
         self.trunk, self.tail = split(network)  # the tail that is trained
         self.all_tokens = AllTokens()
         self.tails = TailBank(self.tail)
-        self.rows_CE = torch.zeros(0, 1, device=self.trainer.device)  # only biases: no features yet
+        self.weights_CE = torch.zeros(
+            0, 1, device=self.trainer.device
+        )  # only biases: no features yet
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
 
     def learn(self, task: Task) -> dict[str, Any]:
-        self.rows_CE = self._train_first(task) if task.number == 1 else self._train_tail(task)
+        self.weights_CE = self._train_first(task) if task.number == 1 else self._train_tail(task)
         self.tails.append(self.tail)  # the next task's tail starts from its values
         feats_NKD, _ = self.trainer.features(task.train, self.tails, self.trunk)
         check_finite(feats_NKD, f"the features after task {task.number}")
@@ -79,27 +81,27 @@ class MEMO(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BKD = self.trainer.encode(images_B3SS, self.tails, self.trunk)
-        return linear_logits(feats_BKD.flatten(1), self.rows_CE)
+        return linear_logits(feats_BKD.flatten(1), self.weights_CE)
 
     def exemplars(self) -> ImageSet:
         return self.memory.images
 
     def _train_first(self, task: Task) -> Tensor:
         """Train trunk, tail and head together; return the class weights."""
-        rows_CE = self._grown_head(task)
+        weights_CE = self._grown_head(task)
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             tokens_BND = self.trainer.encode(images_B3SS, self.all_tokens, self.trunk)
-            return F.cross_entropy(linear_logits(self._newest(tokens_BND), rows_CE), labels_B)
+            return F.cross_entropy(linear_logits(self._newest(tokens_BND), weights_CE), labels_B)
 
-        trained = [*self.trunk.parameters(), *self.tail.parameters(), rows_CE]
+        trained = [*self.trunk.parameters(), *self.tail.parameters(), weights_CE]
         schedule = Schedule(self.first_epochs, self.batch_size, self.lr, self.weight_decay)
         self.trainer.fit(task, None, loss, [Group(trained)], schedule)
-        return rows_CE.detach()
+        return weights_CE.detach()
 
     def _train_tail(self, task: Task) -> Tensor:
         """Train a new tail beside the frozen trunk and tails, and the head; return its weights."""
-        rows_CE = self._grown_head(task)
+        weights_CE = self._grown_head(task)
         start_AE = start_rows(
             self.trainer, f"{task.index}/auxiliary", task.size + 1, maker=kaiming_rows
         )
@@ -111,16 +113,16 @@ class MEMO(Method):
                 with self.trainer.autocast():
                     old_BKD = self.tails.readout(tokens_BND).float()
             new_BD = self._newest(tokens_BND)
-            logits_BC = linear_logits(torch.cat([old_BKD.flatten(1), new_BD], dim=1), rows_CE)
+            logits_BC = linear_logits(torch.cat([old_BKD.flatten(1), new_BD], dim=1), weights_CE)
             targets_B = (labels_B - task.first + 1).clamp(min=0)
             auxiliary = F.cross_entropy(linear_logits(new_BD, auxiliary_AE), targets_B)
             return F.cross_entropy(logits_BC, labels_B) + self.auxiliary_weight * auxiliary
 
-        trained = [*self.tail.parameters(), rows_CE, auxiliary_AE]
+        trained = [*self.tail.parameters(), weights_CE, auxiliary_AE]
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         images = self.memory.joined(task.train)
         self.trainer.fit(task, None, loss, [Group(trained)], schedule, images=images)
-        return rows_CE.detach()
+        return weights_CE.detach()
 
     def _newest(self, tokens_BND: Tensor) -> Tensor:
         with self.trainer.autocast():
@@ -130,13 +132,13 @@ class MEMO(Method):
         """Extend the head to the new tail's features and the new classes; old weights stay."""
         width = task.number * self.trainer.network.width
         start_CE = start_rows(self.trainer, task.index, task.seen, width, kaiming_rows)
-        return nn.Parameter(grown_rows(start_CE, self.rows_CE))
+        return nn.Parameter(grown_rows(start_CE, self.weights_CE))
 
     def state(self) -> dict[str, Tensor]:
         return {
             **packed("modules/trunk", self.trunk.state_dict()),
             **packed("modules/tails", self.tails.stacked),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
             **packed("exemplars/kept", self.memory.tensors()),
         }
 
@@ -144,5 +146,5 @@ class MEMO(Method):
         self.trunk.load_state_dict(unpacked(state, "modules/trunk"))
         self.tails.stacked = unpacked(state, "modules/tails")
         self.tail.load_state_dict(self.tails[-1])
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
         self.memory.set(unpacked(state, "exemplars/kept"))

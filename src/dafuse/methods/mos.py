@@ -81,7 +81,7 @@ class MOS(Method):
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.classes = ClassMemory(width, self.memory)
-        self.rows_CE = torch.zeros(0, width + 1, device=device)
+        self.weights_CE = torch.zeros(0, width + 1, device=device)
         self.prototypes_CD = torch.zeros(0, width, device=device)  # under the first adapter
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
 
@@ -103,9 +103,9 @@ class MOS(Method):
         feats_BKD = self.trainer.encode(images_B3SS, self.bank)
         nearest_BC = cosine_logits(feats_BKD[:, 0], self.prototypes_CD, scale=len(self.bank))
         task_B = self.task_of_C[nearest_BC.argmax(1)]
-        task_B = refine(task_B, feats_BKD, self.rows_CE, self.task_of_C, self.rounds)
+        task_B = refine(task_B, feats_BKD, self.weights_CE, self.task_of_C, self.rounds)
         every_B = torch.arange(len(task_B), device=task_B.device)
-        refined_BC = linear_logits(feats_BKD[every_B, task_B], self.rows_CE)
+        refined_BC = linear_logits(feats_BKD[every_B, task_B], self.weights_CE)
         return refined_BC.softmax(1) + nearest_BC.softmax(1)
 
     @property
@@ -117,13 +117,13 @@ class MOS(Method):
         if len(self.bank):
             self.adapter.set(self.bank[-1])
         weights_CD = start_rows(self.trainer, task.index, task.size, maker=uniform_rows)
-        rows = nn.Parameter(with_bias(weights_CD))
+        weights = nn.Parameter(with_bias(weights_CD))
         means_CD = self.classes.tensors["mean"].to(self.trainer.device)
         middle = self.bank.mean()
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.adapter)
-            own = F.cross_entropy(linear_logits(feats_BD, rows), labels_B - task.first)
+            own = F.cross_entropy(linear_logits(feats_BD, weights), labels_B - task.first)
             if not self.orth:
                 return own
             return own + self.orth * apart(torch.cat([means_CD, feats_BD]))
@@ -133,18 +133,18 @@ class MOS(Method):
             for name, parameter in self.adapter.named_parameters():
                 parameter.lerp_(middle[name], self.merge)
 
-        groups = [Group(self.adapter.parameters()), Group([rows], HEAD_RATE)]
+        groups = [Group(self.adapter.parameters()), Group([weights], HEAD_RATE)]
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         after_step = merge if len(self.bank) else None
         self.trainer.fit(task, self.adapter, loss, groups, schedule, after_step=after_step)
-        self.rows_CE = torch.cat([self.rows_CE, rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, weights.detach()])
         self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
 
     def _align(self, task: Task) -> None:
-        self.rows_CE = aligned(
+        self.weights_CE = aligned(
             self.trainer,
             task,
-            self.rows_CE,
+            self.weights_CE,
             self.classes.sampler(self.trainer.device),
             self.align_epochs,
             self.align_samples,
@@ -157,7 +157,7 @@ class MOS(Method):
         return {
             **packed("modules/bank", self.bank.stacked),
             **packed("statistics/class", self.classes.tensors),
-            "classifier/rows": self.rows_CE,
+            "classifier/rows": self.weights_CE,
             "classifier/prototypes": self.prototypes_CD,
             "classifier/task_of": self.task_of_C,
         }
@@ -165,7 +165,7 @@ class MOS(Method):
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.bank.stacked = unpacked(state, "modules/bank")
         self.classes.tensors = unpacked(state, "statistics/class")
-        self.rows_CE = state["classifier/rows"]
+        self.weights_CE = state["classifier/rows"]
         self.prototypes_CD = state["classifier/prototypes"]
         self.task_of_C = state["classifier/task_of"]
 
@@ -181,13 +181,13 @@ def apart(vectors_MD: Tensor) -> Tensor:
 
 
 def refine(
-    task_B: Tensor, feats_BKD: Tensor, rows_CE: Tensor, task_of_C: Tensor, rounds: int
+    task_B: Tensor, feats_BKD: Tensor, weights_CE: Tensor, task_of_C: Tensor, rounds: int
 ) -> Tensor:
     """Return each image's final task: that of the class predicted under its adapter, repeatedly.
 
     Once an image's task no longer changes, the image stays there.
     """
-    next_BK = task_of_C[linear_logits(feats_BKD, rows_CE).argmax(2)]
+    next_BK = task_of_C[linear_logits(feats_BKD, weights_CE).argmax(2)]
     for _ in range(rounds):
         task_B = next_BK.gather(1, task_B[:, None])[:, 0]
     return task_B

@@ -78,7 +78,7 @@ class RanPAC(Method):
         self.random_DM = random_DM.to(device)
         self.gram_MM = torch.zeros(wide, wide, device=device)
         self.moments_CM = torch.zeros(0, wide, device=device)
-        self.rows_CM = torch.zeros(0, wide, device=device)
+        self.weights_CM = torch.zeros(0, wide, device=device)
         self.tried = np.zeros(0, np.int64), np.zeros((0, 0))  # labels and scores, left out
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -108,22 +108,22 @@ class RanPAC(Method):
             self.moments_CM = moments_CM
             chosen = self._penalty(task, feats_ND, targets_NP)
             penalty = max(chosen, rounding_floor(self.gram_MM))
-            self.rows_CM = solve(self.gram_MM, self.moments_CM, penalty)
+            self.weights_CM = solve(self.gram_MM, self.moments_CM, penalty)
             if tried is not None and len(tried):
                 sums = self.gram_MM, self.moments_CM, penalty
                 scores_NC = left_out(*sums, self.hidden(feats_ND[tried]), labels_N[tried])
                 self.tried = labels_N[tried].cpu().numpy(), scores_NC.cpu().numpy()
-        check_finite(self.rows_CM, f"the class weights after task {task.number}")
+        check_finite(self.weights_CM, f"the class weights after task {task.number}")
         return {"penalty_chosen": chosen, "penalty": penalty}
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BD = self.trainer.encode(images_B3SS, self.adapter)
-        return self.hidden(feats_BD) @ self.rows_CM.T
+        return self.hidden(feats_BD) @ self.weights_CM.T
 
     def drop(self, remaining: Sequence[int]) -> None:
         """Keep these classes only; in ridge regression the weights of classes are independent."""
-        rows = list(remaining)
-        self.moments_CM, self.rows_CM = self.moments_CM[rows], self.rows_CM[rows]
+        kept = list(remaining)
+        self.moments_CM, self.weights_CM = self.moments_CM[kept], self.weights_CM[kept]
 
     @property
     def attached(self) -> Adapter:
@@ -155,14 +155,14 @@ class RanPAC(Method):
             **packed("modules/adapter", self.adapter.tensors()),
             "statistics/gram": self.gram_MM,
             "statistics/moments": self.moments_CM,
-            "classifier/rows": self.rows_CM,
+            "classifier/rows": self.weights_CM,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.load_network(state)
         self.gram_MM = state["statistics/gram"]
         self.moments_CM = state["statistics/moments"]
-        self.rows_CM = state["classifier/rows"]
+        self.weights_CM = state["classifier/rows"]
 
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""

@@ -30,7 +30,7 @@ class SimpleCIL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rows_CD = self._exact(torch.zeros(0, self.trainer.network.width))
+        self.weights_CD = self._exact(torch.zeros(0, self.trainer.network.width))
 
     def learn(self, task: Task) -> dict[str, Any]:
         feats_ND, labels_N = self.trainer.features(task.train, attached=None)
@@ -43,20 +43,20 @@ class SimpleCIL(Method):
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BD = self.trainer.encode(images_B3SS, attached=None)
-        return cosine_logits(feats_BD, self.rows_CD.to(feats_BD.dtype))
+        return cosine_logits(feats_BD, self.weights_CD.to(feats_BD.dtype))
 
     def state(self) -> dict[str, Tensor]:
-        return {"classifier/rows": self.rows_CD}
+        return {"classifier/rows": self.weights_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.rows_CD = self._exact(state["classifier/rows"])
+        self.weights_CD = self._exact(state["classifier/rows"])
 
     def _add(self, feats_ND: Tensor, labels_N: Tensor) -> None:
-        known = len(self.rows_CD)
+        known = len(self.weights_CD)
         sums_CD = class_sums(feats_ND, labels_N, max(known, int(labels_N.max()) + 1))
-        sums_CD[:known] += self.rows_CD
-        self.rows_CD = sums_CD
+        sums_CD[:known] += self.weights_CD
+        self.weights_CD = sums_CD
 
-    def _exact(self, rows_CD: Tensor) -> Tensor:
+    def _exact(self, weights_CD: Tensor) -> Tensor:
         device = self.trainer.device
-        return rows_CD.to(device, exact_dtype(device))
+        return weights_CD.to(device, exact_dtype(device))

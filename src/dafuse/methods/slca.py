@@ -139,7 +139,7 @@ def normalised_gradient(task_of_C: Tensor) -> Gradient:
     """Return the gradient of the normalised logits' mean cross-entropy at the class weights."""
     member_CT = F.one_hot(task_of_C).float()
 
-    def loss(rows_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
-        return F.cross_entropy(normalised(linear_logits(feats_ND, rows_CE), member_CT), labels_N)
+    def loss(weights_CE: Tensor, feats_ND: Tensor, labels_N: Tensor) -> Tensor:
+        return F.cross_entropy(normalised(linear_logits(feats_ND, weights_CE), member_CT), labels_N)
 
     return torch.func.grad(loss)  # at the class weights, even where gradients are off

@@ -86,7 +86,7 @@ class SSIAT(Method):
         super().__post_init__()
         network, device = self.trainer.network, self.trainer.device
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.rows_CD = torch.zeros(0, network.width, device=device)
+        self.weights_CD = torch.zeros(0, network.width, device=device)
         self.classes = ClassMemory(network.width, self.memory, jitter=JITTER)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)  # task of each class
 
@@ -100,30 +100,30 @@ class SSIAT(Method):
         diagnosis = {} if before_ND is None else self._drift(before_ND, after_ND)
         self.classes.add(after_ND, labels_N, task.first, task.size)
         self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
-        self.rows_CD = torch.cat([self.rows_CD, trained_CD])
+        self.weights_CD = torch.cat([self.weights_CD, trained_CD])
         if old and self.align_epochs:
             sampler = self.classes.sampler(self.trainer.device)
             sampler = sampler.scaled(shrink_with_age(self.task_of_C))
             settings = self.align_epochs, self.align_samples, self.align_lr
-            self.rows_CD = aligned(self.trainer, task, self.rows_CD, sampler, *settings)
+            self.weights_CD = aligned(self.trainer, task, self.weights_CD, sampler, *settings)
         return diagnosis
 
     def logits(self, images_B3SS: Tensor) -> Tensor:
-        return cosine_logits(self.trainer.encode(images_B3SS, self.adapter), self.rows_CD)
+        return cosine_logits(self.trainer.encode(images_B3SS, self.adapter), self.weights_CD)
 
     def _train(self, task: Task) -> Tensor:
         """Train the adapter and new class weights on the new classes; return the weights."""
-        rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        weights = nn.Parameter(start_rows(self.trainer, task.index, task.size))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.adapter)
-            return cosface(feats_BD, rows, labels_B - task.first, self.margin)
+            return cosface(feats_BD, weights, labels_B - task.first, self.margin)
 
         epochs = self.first_epochs if task.number == 1 else self.epochs
         schedule = Schedule(epochs, self.batch_size, self.lr, self.weight_decay)
-        trained = Group([*self.adapter.parameters(), rows])
+        trained = Group([*self.adapter.parameters(), weights])
         self.trainer.fit(task, self.adapter, loss, [trained], schedule)
-        return rows.detach()
+        return weights.detach()
 
     def _drift(self, before_ND: Tensor, after_ND: Tensor) -> dict[str, Any]:
         """Move the old means; return how far they and the images moved, on average."""
@@ -140,11 +140,11 @@ class SSIAT(Method):
             **packed("modules/adapter", self.adapter.tensors()),
             **packed("statistics/class", self.classes.tensors),
             "statistics/task_of": self.task_of_C,
-            "classifier/rows": self.rows_CD,
+            "classifier/rows": self.weights_CD,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.adapter.set(unpacked(state, "modules/adapter"))
         self.classes.tensors = unpacked(state, "statistics/class")
         self.task_of_C = state["statistics/task_of"]
-        self.rows_CD = state["classifier/rows"]
+        self.weights_CD = state["classifier/rows"]

@@ -21,20 +21,20 @@ def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Sch
 
     APER, RanPAC and EASE train their adapters so.
     """
-    rows = nn.Parameter(start_rows(trainer, task.index, task.size, maker=uniform_rows))
+    weights = nn.Parameter(start_rows(trainer, task.index, task.size, maker=uniform_rows))
     scale = nn.Parameter(torch.ones((), device=trainer.device))
 
     def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
-        logits = cosine_logits(trainer.encode(images_B3SS, adapter), rows, scale)
+        logits = cosine_logits(trainer.encode(images_B3SS, adapter), weights, scale)
         return F.cross_entropy(logits, labels_B - task.first)
 
-    trainer.fit(task, adapter, loss, [Group([*adapter.parameters(), rows, scale])], schedule)
+    trainer.fit(task, adapter, loss, [Group([*adapter.parameters(), weights, scale])], schedule)
 
 
 def aligned(
     trainer: Trainer,
     task: Task,
-    rows_CD: Tensor,
+    weights_CD: Tensor,
     sampler: Sampler,
     epochs: int,
     samples: int,
@@ -47,8 +47,8 @@ def aligned(
     seed = derive(trainer.seed, "alignment", task.index)
     generator = torch.Generator(trainer.device).manual_seed(seed)
     with trainer.phase("align", steps=epochs) as bar:
-        rows_CD = align(
-            rows_CD,
+        weights_CD = align(
+            weights_CD,
             sampler,
             generator,
             epochs,
@@ -60,5 +60,5 @@ def aligned(
             bar=bar,
             faster=lambda step: trainer.graphed(step, "a step of alignment"),
         )
-    check_finite(rows_CD, f"the class weights aligned in task {task.number}")
-    return rows_CD
+    check_finite(weights_CD, f"the class weights aligned in task {task.number}")
+    return weights_CD

@@ -88,7 +88,7 @@ class TUNA(Method):
         self.bank = AdapterBank(self.adapter.scale)
         self.everyone = AdapterBank(self.adapter.scale)  # the bank, and the universal one
         self.classes = ClassMemory(width, self.memory)
-        self.rows_CD = torch.zeros(0, width, device=device)
+        self.weights_CD = torch.zeros(0, width, device=device)
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class TUNA(Method):
         """Return all three, the chosen first; the universal one alone needs one forward pass."""
         if self.predict == "universal":
             feats_BD = self.trainer.encode(images_B3SS, self.universal)
-            return {"universal": cosine_logits(feats_BD, self.rows_CD).softmax(1)}
+            return {"universal": cosine_logits(feats_BD, self.weights_CD).softmax(1)}
         feats_BKD = self.trainer.encode(images_B3SS, self.everyone)
-        logits_BKC = cosine_logits(feats_BKD, self.rows_CD)
+        logits_BKC = cosine_logits(feats_BKD, self.weights_CD)
         latest, universal = logits_BKC[:, -2].softmax(1), logits_BKC[:, -1].softmax(1)
         certain = most_certain(logits_BKC[:, :-1])
         paper, released = universal + certain, latest + certain
@@ -127,7 +127,7 @@ class TUNA(Method):
         """Train the adapter on from its values after the last task, and new class weights."""
         if len(self.bank):
             self.adapter.set(self.bank[-1])
-        rows = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        weights = nn.Parameter(start_rows(self.trainer, task.index, task.size))
         ups = up_weights(dict(self.adapter.named_parameters()))
         orth_weight = self.orth * math.exp(-task.number)
         stored_KLr = None
@@ -136,15 +136,15 @@ class TUNA(Method):
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.adapter)
-            own = cosface(feats_BD, rows, labels_B - task.first, self.margin)
+            own = cosface(feats_BD, weights, labels_B - task.first, self.margin)
             if stored_KLr is None:
                 return own
             return own + orth_weight * overlap(mean_directions(ups), stored_KLr)
 
-        trained = Group([*self.adapter.parameters(), rows])
+        trained = Group([*self.adapter.parameters(), weights])
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         self.trainer.fit(task, self.adapter, loss, [trained], schedule)
-        self.rows_CD = torch.cat([self.rows_CD, rows.detach()])
+        self.weights_CD = torch.cat([self.weights_CD, weights.detach()])
         self.task_of_C = F.pad(self.task_of_C, (0, task.size), value=task.index)
 
     def _align(self, task: Task) -> None:
@@ -152,8 +152,8 @@ class TUNA(Method):
         if self.decay:
             sampler = sampler.scaled(shrink_with_age(self.task_of_C))
         settings = self.align_epochs, self.align_samples, self.align_lr
-        self.rows_CD = aligned(
-            self.trainer, task, self.rows_CD, sampler, *settings, period=ALIGN_PERIOD
+        self.weights_CD = aligned(
+            self.trainer, task, self.weights_CD, sampler, *settings, period=ALIGN_PERIOD
         )
 
     def _fuse(self) -> None:
@@ -165,14 +165,14 @@ class TUNA(Method):
         return {
             **packed("modules/bank", self.bank.stacked),
             **packed("statistics/class", self.classes.tensors),
-            "classifier/rows": self.rows_CD,
+            "classifier/rows": self.weights_CD,
             "classifier/task_of": self.task_of_C,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.bank.stacked = unpacked(state, "modules/bank")
         self.classes.tensors = unpacked(state, "statistics/class")
-        self.rows_CD = state["classifier/rows"]
+        self.weights_CD = state["classifier/rows"]
         self.task_of_C = state["classifier/task_of"]
         self._fuse()
 

@@ -110,12 +110,12 @@ class LessonsOfDAF(DAF):
     def _measure_more(self, more: ImageSet) -> None:
         """Update means and covariances of known classes to those of all their images."""
         feats_ND, labels_N = self.trainer.features(more, self.global_adapter)
-        self.rows_CD = self.rows_CD.clone()
+        self.weights_CD = self.weights_CD.clone()
         for row in np.unique(more.labels).tolist():
             of_class = feats_ND[labels_N == row]
             self.classes.merge(of_class, row, self.images[row])
             self.images[row] += len(of_class)
-            self.rows_CD[row] = F.normalize(self.classes.tensors["mean"][row].float(), dim=0)
+            self.weights_CD[row] = F.normalize(self.classes.tensors["mean"][row].float(), dim=0)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ class TaughtDAF:
         self.calibration = with_held_out(self.calibration, logits_NC, labels_N)
         seed = derive(self.seed, "estimate", self.tasks)
         generator = torch.Generator(trainer.device).manual_seed(seed)
-        self.threshold = find_threshold(method.measured(), method.images, method.rows_CD, generator)
+        self.threshold = find_threshold(
+            method.measured(), method.images, method.weights_CD, generator
+        )
         self.tasks += 1 if method.trains(split.task) else 0
         self.state = {name: one.detach().cpu() for name, one in method.state().items()}
         return tested
@@ -186,10 +188,10 @@ class TaughtDAF:
         return self.eye.graph("last", self._adapter(shared))
 
     def head(self) -> Head:
-        rows_CD = self.state[ROWS].numpy()
+        weights_CD = self.state[ROWS].numpy()
         return Head(
-            rows_CD,
-            np.zeros(len(rows_CD), np.float32),
+            weights_CD,
+            np.zeros(len(weights_CD), np.float32),
             cosine=True,
             sharpness=SCALE * self.calibration.sharpness,
             energy=SCALE,
@@ -252,7 +254,7 @@ class TaughtDAF:
         """Return the answers for the held-out images, and their logits; there may be none."""
         if not len(held_out):
             nothing = np.zeros(0, dtype=np.int64)
-            return Tested("held out", nothing, nothing), torch.zeros(0, len(method.rows_CD))
+            return Tested("held out", nothing, nothing), torch.zeros(0, len(method.weights_CD))
         feats_ND, labels_N = trainer.features(held_out, method.global_adapter)
-        logits_NC = cosine_logits(feats_ND, method.rows_CD).cpu()
+        logits_NC = cosine_logits(feats_ND, method.weights_CD).cpu()
         return Tested("held out", labels_N.cpu().numpy(), logits_NC.argmax(1).numpy()), logits_NC

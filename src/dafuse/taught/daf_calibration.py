@@ -79,7 +79,7 @@ def familiarity(logits_NC: Tensor) -> Tensor:
 
 
 def find_threshold(
-    sampler: Sampler, images: Sequence[int], rows_CD: Tensor, generator: torch.Generator
+    sampler: Sampler, images: Sequence[int], weights_CD: Tensor, generator: torch.Generator
 ) -> float:
     """Return the familiarity that about 95 % of the images of known classes reach.
 
@@ -87,8 +87,8 @@ def find_threshold(
     """
     if sum(images) == 1:
         return LEAST
-    counts_C = torch.tensor(images, device=rows_CD.device, dtype=torch.float32)
+    counts_C = torch.tensor(images, device=weights_CD.device, dtype=torch.float32)
     drawn_CnD = sampler.widened(1 + 1 / counts_C).draw(DRAWN, generator)
-    scores = [familiarity(cosine_logits(drawn_nD, rows_CD)) for drawn_nD in drawn_CnD]
+    scores = [familiarity(cosine_logits(drawn_nD, weights_CD)) for drawn_nD in drawn_CnD]
     ordered = torch.cat(scores).sort().values
     return float(ordered[int(UNFAMILIAR * len(ordered))])
