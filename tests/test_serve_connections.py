@@ -4,6 +4,7 @@ import errno
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
@@ -121,27 +122,23 @@ def test_where_there_are_too_many_the_quietest_makes_room(address: tuple[str, in
             assert is_closed(attacker)
 
 
-def test_requests_that_wait_for_their_answers_are_kept(
-    address: tuple[str, int], greys: Greys
-) -> None:
+def test_requests_that_wait_for_their_answers_are_kept(greys: Greys) -> None:
     greys.go_on.clear()
-    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}", timeout=60) as client:
-        found: list[int] = []
+    app = create_app(greys)
+    with serving(app, most=4) as url, ThreadPoolExecutor(4) as clients, ExitStack() as held:
 
-        def post() -> None:
-            found.append(client.post("/predict", files=files(grey(7))).status_code)
+        def ask() -> int:
+            return httpx.post(f"{url}/predict", files=files(grey(7)), timeout=60).status_code
 
-        asking = [threading.Thread(target=post) for _ in range(4)]
-        for one in asking:
-            one.start()
+        first = clients.submit(ask)
         wait_for(lambda: greys.batches)
-        with ExitStack() as held:
-            for _ in range(20):
-                held.enter_context(connected(address, HALF))
-            greys.go_on.set()
-            for one in asking:
-                one.join()
-    assert found == [200] * 4
+        others = [clients.submit(ask) for _ in range(3)]
+        wait_for(lambda: "dafuse_queued_pictures 3" in app.state.service.metrics.text())
+        where = httpx.URL(url)
+        for _ in range(20):
+            held.enter_context(connected((where.host, where.port or 0), HALF))
+        greys.go_on.set()
+        assert [one.result() for one in (first, *others)] == [200] * 4
 
 
 @pytest.mark.parametrize("path", [b"/predict", b"/learn"])
