@@ -7,6 +7,7 @@ from importlib import import_module
 
 from dafuse import __version__
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.wording import shown
 
 COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
     "learn": ("learn", "teach a model the classes of a folder; makes the model if need be"),
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise DafuseError(f"no command is called {command!r}; see dafuse --help{hint}")
         import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
     except DafuseError as error:
-        print(f"dafuse: {error}", file=sys.stderr)
+        print(shown(f"dafuse: {error}"), file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -73,11 +74,11 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(f"dafuse: {_in_words(error)}", file=sys.stderr)
+        print(shown(f"dafuse: {_in_words(error)}"), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:  # a command that changes a model says what it left
         after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
-        print("dafuse: stopped" + (f"; {after}" if after else ""), file=sys.stderr)
+        print(shown("dafuse: stopped" + (f"; {after}" if after else "")), file=sys.stderr)
         sys.exit(130)
 
 

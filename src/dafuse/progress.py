@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dafuse.wording import shown
+
 Batch = tuple[Any, Any]  # images and labels
 EVERY = 5.0  # seconds between lines where there is no terminal for bars
 
@@ -98,7 +100,7 @@ class LineProgress(Progress):
 
 
 def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(shown(line), file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

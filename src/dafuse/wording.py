@@ -1,6 +1,35 @@
 """Small parts of messages."""
 
+import json
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import Any
+
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # kinds of characters: they show nothing, but act
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # Persian and Indic words, and emoji, use them
+
 
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number with its noun: "1 image", "2,000 images"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def shown(text: object, escape: Callable[[str], str] | None = None) -> str:
+    """One line in which what a terminal would obey is spelt out: ``\\x1b`` for an escape.
+
+    Names of files and what a model's file says may hold anything.
+    """
+    escape = escape or (lambda one: one.encode("unicode_escape").decode())
+    hidden = (one for one in str(text) if unicodedata.category(one) in HIDDEN)
+    spelt = {ord(one): escape(one) for one in hidden if ord(one) not in JOINERS}
+    return str(text).translate(spelt)
+
+
+def shown_lines(lines: Iterable[str]) -> str:
+    return "\n".join(map(shown, lines))
+
+
+def shown_json(value: Any) -> str:
+    """Indented JSON that says the same, with nothing in it that a terminal would obey."""
+    lines = json.dumps(value, indent=1, ensure_ascii=False).split("\n")  # none is inside a text
+    return "\n".join(shown(line, lambda one: json.dumps(one)[1:-1]) for line in lines)

@@ -8,6 +8,7 @@ from dafuse.commands.network import add_network_options, open_model
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.files import require_writable
 from dafuse.progress import LineProgress, Progress
+from dafuse.wording import shown_lines
 
 
 def main(arguments: list[str]) -> None:
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> None:
 
     with _showing_progress() as progress:
         evaluation = open_model(options).evaluate(options.source, progress)
-    print("\n".join(evaluation.lines()))
+    print(shown_lines(evaluation.lines()))
     if options.page:
         from dafuse.product.evaluation_page import write_evaluation_page
 

@@ -4,7 +4,7 @@ from dafuse.commands.changing import changing
 from dafuse.commands.network import add_network_options, open_folder
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
-from dafuse.wording import counted
+from dafuse.wording import counted, shown
 
 
 def main(arguments: list[str]) -> None:
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     ModelFolder(options.model).require()
     with changing(options.model):
         forgotten = open_folder(options).forget(*options.classes, for_good=options.for_good)
-    names = ", ".join(forgotten.names)
+    names = shown(", ".join(forgotten.names))
     if not forgotten.for_good:
         print(f"forgot {names}; dafuse undo brings back what was forgotten, --for-good would not")
     else:

@@ -3,6 +3,7 @@
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.product.summary import summarise
+from dafuse.wording import shown_lines
 
 
 def main(arguments: list[str]) -> None:
@@ -13,4 +14,4 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("model", help="the model's folder")
     options = parser.parse_args(arguments)
-    print("\n".join(summarise(ModelFolder(options.model)).lines()))
+    print(shown_lines(summarise(ModelFolder(options.model)).lines()))

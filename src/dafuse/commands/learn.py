@@ -7,6 +7,7 @@ from dafuse.backbones.registry import next_better
 from dafuse.commands.network import BACKBONE, add_network_options, open_or_create
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.taught.table import DEFAULT, LIGHT, METHODS
+from dafuse.wording import shown_lines
 
 if TYPE_CHECKING:
     from dafuse.product.version import Version
@@ -93,7 +94,7 @@ def main(arguments: list[str]) -> None:
                 flip=options.flip,
                 progress=progress,
             )
-        print("\n".join(report.lines()))
+        print(shown_lines(report.lines()))
 
 
 def _introduced(model: str, version: "Version") -> str:

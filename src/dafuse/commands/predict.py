@@ -2,7 +2,6 @@
 
 import csv
 import glob
-import json
 import math
 import sys
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from dafuse.data.images import UnreadableImage
 from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, LineProgress, Progress
+from dafuse.wording import shown, shown_json
 
 if TYPE_CHECKING:
     from dafuse.product.predictor import Prediction
@@ -57,9 +57,9 @@ def main(arguments: list[str]) -> None:
     model = open_model(options)
     threshold = -math.inf if options.no_unknown else options.threshold
     for text in missing:
-        print(f"dafuse: there is no image in {text}", file=sys.stderr)
+        print(shown(f"dafuse: there is no image in {text}"), file=sys.stderr)
     for line in in_few_lines(skipped):
-        print(f"dafuse: {line}", file=sys.stderr)
+        print(shown(f"dafuse: {line}"), file=sys.stderr)
     unreadable: list[Path] = []
     answers = zip(images, model.answers(images, options.top, threshold), strict=True)
     show = _show_json if options.json else _show_csv if options.csv else _show_text
@@ -101,7 +101,7 @@ def _noting_unreadable(answers: "Answers", unreadable: list[Path], bar: Bar) -> 
     for path, answer in answers:
         bar.advance()
         if isinstance(answer, UnreadableImage):
-            print(f"dafuse: {path} cannot be read: {answer}", file=sys.stderr)
+            print(shown(f"dafuse: {path} cannot be read: {answer}"), file=sys.stderr)
             unreadable.append(path)
         yield path, answer
 
@@ -110,17 +110,18 @@ def _show_text(answers: "Answers") -> None:
     for path, answer in answers:
         if not isinstance(answer, UnreadableImage):
             named = ", ".join(f"{name} {share:.1%}" for name, share in answer.top)
-            print(f"{path}: unknown (closest: {named})" if answer.unknown else f"{path}: {named}")
+            said = f"unknown (closest: {named})" if answer.unknown else named
+            print(shown(f"{path}: {said}"))
 
 
 def _show_json(answers: "Answers") -> None:
-    shown: list[dict[str, Any]] = []
+    said: list[dict[str, Any]] = []
     for path, answer in answers:
         if isinstance(answer, UnreadableImage):
-            shown.append({"file": str(path), "error": str(answer)})
+            said.append({"file": str(path), "error": str(answer)})
             continue
         top = [{"name": name, "probability": share} for name, share in answer.top]
-        shown.append(
+        said.append(
             {
                 "file": str(path),
                 "name": answer.name,
@@ -130,7 +131,7 @@ def _show_json(answers: "Answers") -> None:
                 "top": top,
             }
         )
-    print(json.dumps(shown, indent=1, ensure_ascii=False))
+    print(shown_json(said))
 
 
 def _show_csv(answers: "Answers") -> None:
@@ -138,8 +139,8 @@ def _show_csv(answers: "Answers") -> None:
     table.writerow(["file", "answer", "rank", "class", "probability", "unknown"])
     for path, answer in answers:
         if isinstance(answer, UnreadableImage):
-            table.writerow([path, "unreadable", "", "", "", ""])
+            table.writerow([shown(path), "unreadable", "", "", "", ""])
             continue
-        unknown = str(answer.unknown).lower()
+        file, unknown = shown(path), str(answer.unknown).lower()
         for rank, (name, share) in enumerate(answer.top, start=1):
-            table.writerow([path, answer.name, rank, name, f"{share:.6f}", unknown])
+            table.writerow([file, shown(answer.name), rank, shown(name), f"{share:.6f}", unknown])

@@ -5,6 +5,7 @@ from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import rename
+from dafuse.wording import shown
 
 
 def main(arguments: list[str]) -> None:
@@ -15,4 +16,4 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     with changing(options.model):
         rename(ModelFolder(options.model), options.old, options.new, TerminalProgress())
-        print(f"{options.old} is now called {options.new}")
+        print(shown(f"{options.old} is now called {options.new}"))

@@ -6,7 +6,7 @@ from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.product.steps import undo
 from dafuse.product.summary import describe
-from dafuse.wording import counted
+from dafuse.wording import counted, shown
 
 
 def main(arguments: list[str]) -> None:
@@ -19,6 +19,6 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     with changing(options.model):
         undone, now = undo(ModelFolder(options.model), TerminalProgress())
-        print(f"undid version {undone.number}: {describe(undone)}")
+        print(shown(f"undid version {undone.number}: {describe(undone)}"))
         known = counted(len(now.classes), "class", "classes")
         print(f"the model is version {now.number} again, with {known}")

@@ -4,10 +4,9 @@ import unicodedata
 from collections.abc import Iterable
 
 from dafuse.errors import DafuseError
+from dafuse.wording import JOINERS
 
 LONGEST_NAME = 80
-# Persian and Indic words, and some emoji, are spelt with these; alone they show nothing.
-JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 
 
 def composed(name: str) -> str:

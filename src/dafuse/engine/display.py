@@ -10,6 +10,7 @@ import rich.progress as bars
 from rich.console import Console
 
 from dafuse.progress import Bar, LineProgress, Progress
+from dafuse.wording import shown
 
 
 class TerminalBar(Bar):
@@ -65,7 +66,7 @@ class TerminalProgress(Progress):
             self._display.remove_task(task)
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
 
 
 class LoggedProgress(Progress):

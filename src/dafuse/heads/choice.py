@@ -66,6 +66,13 @@ class Evidence:
         """Return the evidence [2, kinds, factors], to store."""
         return np.stack([self.gains_KF, self.tried_KF])
 
+    @classmethod
+    def from_array(cls, kept: np.ndarray) -> "Evidence":
+        """Return what `array` was made of; refuse, by `ValueError`, what it never gives."""
+        if kept.shape != (2, *_nothing_tried().shape) or not (kept[1] >= 0).all():
+            raise ValueError("what images left out said of penalties does not fit")
+        return cls(*kept)
+
 
 @dataclass
 class Choice:

@@ -279,7 +279,7 @@ class ClosedForm:
         self.restore(under(SUMS, state), choice, Temperature(temperature, int(in_all)))
         self.set_weights(under(WEIGHTS, state), state["classifier/bias"])
         if "classifier/evidence" in state:  # older states have none
-            self.evidence = Evidence(*to_numpy(state["classifier/evidence"]))
+            self.evidence = Evidence.from_array(to_numpy(state["classifier/evidence"]))
 
     def restore(self, resting: dict[str, Array], choice: Choice, temperature: Temperature) -> None:
         """Take over stored sums and the choice that was made.

@@ -106,6 +106,8 @@ class Familiarity:
         whole = packed.shape == upper[0].shape and step_D.shape == (width,)
         if mix_CR.shape[:1] != own_C.shape or not whole:
             raise ValueError("the arrays of familiarity do not fit together")
+        if numbers[PREFIX + "start"] < 0:
+            raise ValueError("familiarity is of columns that there are not")
         whiten_DD = np.zeros((width, width), packed.dtype)
         whiten_DD[upper] = packed
         level, pull, start, far = (float(numbers[PREFIX + name]) for name in NUMBERS)

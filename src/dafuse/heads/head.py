@@ -117,6 +117,8 @@ class Head:
         if not 0 < known["sharpness"] < math.inf or math.isnan(known["threshold"]):
             raise ValueError("the calibration is not finite")
         likeness = Familiarity.from_arrays(arrays, numbers) if "mix" in arrays else None
+        if likeness is not None and likeness.columns.stop > weights_CF.shape[1]:
+            raise ValueError("familiarity is of more columns than the weights")
         if likeness is not None and likeness.own_C.shape != bias_C.shape:
             raise ValueError("familiarity is of other classes than the weights")
         cosine = bool(numbers["cosine"])

@@ -151,8 +151,10 @@ class Classifier(Answering):
         version = folder.read(lambda version: version)
         if like is not None and not _differences(version, like.version):
             return cls(folder, version, like.eye)
-        taught, backbone = find_taught(version.method, version.settings), version.backbone
-        wanted = Wanted.by(taught, version.method, version.settings)
+        with saying_what_is_wrong(folder, version):
+            taught, backbone = find_taught(version.method, version.settings), version.backbone
+            taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
+            wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
         eye = open_eye(*known, device, threads, wanted, backbone.file)
         eye.preprocessing = backbone.preprocessing

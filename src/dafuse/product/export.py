@@ -154,12 +154,12 @@ def _familiarity_constants(likeness: Familiarity) -> dict[str, np.ndarray]:
         "head.level": np.array(likeness.level, np.float32),
         "head.mix": likeness.mixing_CR,
         "head.mix_back": np.ascontiguousarray(likeness.mixing_CR.T),
-        "head.own": likeness.own_C,
+        "head.own": likeness.own_C.astype(np.float32),
         "head.pull": np.array(likeness.pull, np.float32),
         "head.first_column": np.array([columns.start], np.int64),
         "head.end_column": np.array([columns.stop], np.int64),
-        "head.centre": likeness.centre_D,
-        "head.whitening": likeness.whitening_DD,
+        "head.centre": likeness.centre_D.astype(np.float32),
+        "head.whitening": likeness.whitening_DD.astype(np.float32),
         "head.far": np.array(likeness.far, np.float32),
     }
 

@@ -36,7 +36,8 @@ from dafuse.files import (
     write_atomically,
     write_json,
 )
-from dafuse.product.version import FORMAT, Version, VersionRef, from_json, require_format, to_json
+from dafuse.product.version import Version, VersionRef
+from dafuse.product.version_file import FORMAT, from_json, require_format, to_json
 from dafuse.progress import Progress
 from dafuse.taught.contract import Arrays
 
@@ -209,9 +210,13 @@ class ModelFolder:
         """The tensors of an object; a damaged one is refused by its name."""
         file = self.object_file(digest)
         try:
-            return load(self._checked(file, digest))
-        except SafetensorError as error:
+            found = load(self._checked(file, digest))
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:  # types numpy has not
             raise DafuseError(f"{file} is damaged: {error}") from None
+        for name, array in found.items():
+            if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+                raise DafuseError(f"{file} is not what dafuse writes: {name} is not all numbers")
+        return found
 
     def _checked(self, file: Path, digest: str) -> bytes:
         """The file's bytes, if they are those whose hash was written down."""

@@ -69,7 +69,7 @@ def saying_what_is_wrong(folder: ModelFolder, version: Version) -> Iterator[None
     """What cannot be made of a version's objects is damage, or was never written by dafuse."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             raise
         file = folder.version_file(version.number)

@@ -35,7 +35,7 @@ from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
 from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.sources import images_to_test
-from dafuse.product.version import require_format
+from dafuse.product.version_file import require_format
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
 
@@ -153,7 +153,15 @@ class Predictor(Answering):
 
     def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
         def scores_of(squares: list[np.ndarray]) -> list[Scores]:
-            answers = self.head.answers(self.encode(np.stack(squares)))
+            feats_NF = self.encode(np.stack(squares))
+            if feats_NF.shape[1] != self.head.weights_CF.shape[1]:
+                raise DafuseError(
+                    f"the class weights are of {self.head.weights_CF.shape[1]:,} features, and the "
+                    f"network gives {feats_NF.shape[1]:,}: restore the model from a copy"
+                )
+            answers = self.head.answers(feats_NF)
+            if not all(np.isfinite(one).all() for one in answers):
+                raise DafuseError("the answers are no numbers: restore the model from a copy")
             return [Scores(shares_C, float(one)) for shares_C, one in zip(*answers, strict=True)]
 
         cut = self.preprocessing.centre_square

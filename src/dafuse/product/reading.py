@@ -13,6 +13,7 @@ from dafuse.data.listed import Skipped
 from dafuse.data.names import check_class_names, composed
 from dafuse.data.pictures import AT_ONCE, in_parts
 from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
 from dafuse.product.seen import Seen, digest_of
 from dafuse.product.version import Version
 from dafuse.progress import Progress
@@ -136,6 +137,11 @@ def _sorted_out(
             result.skipped.append(Skipped(what, str(one)))
             continue
         cut, feats_F = one
+        if cut.taught_as is not None and cut.taught_as not in names_of_ids:
+            raise DafuseError(
+                f"the model has hashes of pictures of class {cut.taught_as}, and no such class: "
+                "restore it from a copy, or teach with --no-recognise"
+            )
         before = None if cut.taught_as is None else names_of_ids[cut.taught_as]
         if before == name:
             result.again += 1

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dafuse.data.images import reduced
+from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Version
 from dafuse.taught.contract import Arrays
@@ -160,7 +161,16 @@ def with_classes(folder: ModelFolder, version: Version, class_ids: Collection[in
 def _load(folder: ModelFolder, digest: str) -> dict[str, Hashes]:
     arrays = folder.arrays(digest)
     keys = [name.removeprefix("hashes/") for name in arrays if name.startswith("hashes/")]
-    return {key: Hashes(arrays[f"hashes/{key}"], arrays[f"classes/{key}"]) for key in keys}
+    none = np.zeros((0, 0))
+    found = {
+        key: Hashes(arrays[f"hashes/{key}"], arrays.get(f"classes/{key}", none)) for key in keys
+    }
+    for one in found.values():
+        types = one.hashes_N.dtype, one.classes_N.dtype
+        alike = one.hashes_N.shape == one.classes_N.shape and one.hashes_N.ndim == 1
+        if types != (np.uint64, np.int32) or not alike:
+            raise DafuseError(f"{folder.object_file(digest)} does not hold hashes of pictures")
+    return found
 
 
 def _put(folder: ModelFolder, by_key: dict[str, Hashes]) -> list[str]:

@@ -8,7 +8,7 @@ from dafuse import __version__
 from dafuse.data.names import check_class_names, composed, same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.objects import put_arrays
+from dafuse.product.objects import put_arrays, saying_what_is_wrong
 from dafuse.product.seen import Seen, with_classes
 from dafuse.product.version import ClassRecord, Version, VersionRef, now
 from dafuse.progress import Progress
@@ -327,7 +327,8 @@ def _numbered(classes: list[ClassRecord], version: Version) -> list[int]:
 def _seen(folder: ModelFolder, version: Version, numbers: Sequence[int]) -> Seen:
     """The hashes of a model to be merged, with the ids that its classes have there."""
     ids = {record.id: number for record, number in zip(version.classes, numbers, strict=True)}
-    return Seen.of(folder, version).renumbered(ids.__getitem__)
+    with saying_what_is_wrong(folder, version):
+        return Seen.of(folder, version).renumbered(ids.__getitem__)
 
 
 def _by_one_key(parts: list[Part]) -> bool:

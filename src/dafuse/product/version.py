@@ -1,6 +1,6 @@
-"""What a version of a model says about itself: plain records, and JSON and back."""
+"""What a version of a model says about itself: plain records. `version_file` has their JSON."""
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,8 +10,6 @@ from dafuse.data.names import composed
 from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.taught.table import entry_of
-
-FORMAT = 3  # 2: without interpolation, crop and file of the backbone
 
 
 @dataclass(frozen=True)
@@ -153,72 +151,6 @@ def blank(
         numbers={},
         history=[],
     )
-
-
-def to_json(version: Version) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(version)}
-
-
-def from_json(content: Any, file: object) -> Version:
-    require_format(content, file)
-    try:
-        if content["format"] == 1:
-            content = _of_format_1(content)
-        parent = content["parent"]
-        known = {
-            **{key: value for key, value in content.items() if key != "format"},
-            "parent": None if parent is None else VersionRef(**parent),
-            "backbone": BackboneRecord(**content["backbone"]),
-            "classes": [ClassRecord(**record) for record in content["classes"]],
-        }
-        if known.keys() != {field.name for field in fields(Version)}:
-            raise KeyError(*known.keys())
-        return Version(**known)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DafuseError(f"{file} is not a version of a dafuse model: {error}") from None
-
-
-def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
-    """The same as format 2 has it: models were taught by DAF alone."""
-    calibration = content["calibration"]
-    cosines = 20.0  # what cosines were multiplied by
-    accuracy = content["step"].get("held_out_accuracy")
-    step = {**content["step"], "accuracy": accuracy, "how": "held out"}
-    return {
-        **{name: content[name] for name in ("format", "number", "parent", "made_by", "backbone")},
-        **{name: content[name] for name in ("settings", "seed", "next_id")},
-        "method": "daf",
-        "key": "",
-        "classes": [
-            {**{k: v for k, v in one.items() if k != "statistics"}, "record": one["statistics"]}
-            for one in content["classes"]
-        ],
-        "shared": content["adapter"],
-        "predict": content["classifier"],
-        "seen": [],
-        "numbers": {
-            "tasks": float(content["tasks"]),
-            "held_out": float(calibration["images"]),
-            "precision": float(calibration["precision"]),
-            "cosine": 1.0,
-            "bend": 0.0,
-            "sharpness": cosines * calibration["sharpness"],
-            "energy": cosines,
-            "threshold": calibration["threshold"],
-        },
-        "history": [{"version": content["number"], **step}],
-    }
-
-
-def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
-    """Refuse what is not ours, and what a later dafuse wrote."""
-    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
-        raise DafuseError(f"{file} is not of a dafuse model")
-    if content["format"] > readable:
-        raise DafuseError(
-            f"{file} has format {content['format']}, this dafuse reads up to {readable}: "
-            "install a newer dafuse"
-        )
 
 
 def now() -> str:

@@ -161,7 +161,7 @@ class TaughtLift:
             Temperature.from_numbers(numbers),
         )
         if SHARED + "evidence" in arrays:  # older models have none
-            self.solved.evidence = Evidence(*arrays[SHARED + "evidence"])
+            self.solved.evidence = Evidence.from_array(arrays[SHARED + "evidence"])
         self.solved.threshold = Threshold.from_numbers(numbers, self.solved.sums.classes)
         if weights:
             step_F = weights["step"] / self.lift.weights_F
