@@ -1,8 +1,10 @@
 """Atomic writes leave the old file or the new one, never something between, and no litter."""
 
+import errno
 import json
 import math
 import os
+import stat
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -241,3 +243,37 @@ def test_numbers_without_end_are_damage(tmp_path: Path) -> None:
     (tmp_path / "long.json").write_text("1" * 100_000)
     with pytest.raises(DafuseError, match=r"long\.json is not whole JSON"):
         read_json(tmp_path / "long.json")
+
+
+def test_a_read_only_disk_is_called_so(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with (
+        pytest.raises(DafuseError, match="ours cannot be changed: the disk is read-only"),
+        held(ours),
+    ):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """Such as /dev/null, which a person may name as an output."""
+    os.mkfifo(tmp_path / "pipe")
+    for attempt in (require_writable, lambda path: write_atomically(path, "new")):
+        with pytest.raises(DafuseError, match=r"cannot write .*pipe: it is no file"):
+            attempt(tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_writable_is_what_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in which no file can be made is found out, though the file could be written."""
+    (tmp_path / "old.json").write_text("kept")
+
+    def refuse(*args: object, **options: object) -> object:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(DafuseError, match=r"cannot write .*old\.json: Permission denied"):
+        require_writable(tmp_path / "old.json")

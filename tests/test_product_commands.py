@@ -352,3 +352,30 @@ def test_ctrl_c_claims_nothing_where_nobody_looked(
     monkeypatch.setattr("dafuse.product.classifier.Classifier.export", interrupt)
     assert taught("export", "model", "model.onnx") == 130
     assert taught.err.strip() == "dafuse: stopped"
+
+
+def test_a_name_that_begins_with_a_dash_comes_after_two(taught: Terminal) -> None:
+    for wrong in (["rename", "model", "class 0", "-y"], ["forget", "model", "class 0", "-y"]):
+        assert taught(*wrong) == 2
+        assert "a name that begins with a dash comes after two of them: -- -y" in taught.err
+    assert taught("rename", "model", "class 0", "--", "-y") == 0
+    assert taught("forget", "model", "--", "-y") == 0
+    assert taught("predict", "model", "--tpo", "3") == 2
+    assert "dash" not in taught.err
+
+
+def test_export_finds_out_first_that_it_cannot_write(
+    taught: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("folder.onnx").mkdir()
+    monkeypatch.setattr("dafuse.product.classifier.Classifier._opened", lambda *args: 1 / 0)
+    for file in ("nowhere/model.onnx", "folder.onnx", "photos"):
+        assert taught("export", "model", file) == 2
+        assert file in taught.err
+
+    def refuse(*args: object, **options: object) -> object:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("dafuse.files._opened_beside", refuse)
+    assert taught("export", "model", "model.onnx") == 2
+    assert "cannot write model.onnx: Read-only file system" in taught.err

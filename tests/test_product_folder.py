@@ -414,3 +414,36 @@ def test_info_takes_no_version_that_is_being_undone_for_damaged(
     monkeypatch.setattr(ModelFolder, "readable_history", slow)
     info = summarise(ModelFolder(model))
     assert (info.version.number, info.damaged) == (1, {})
+
+
+def test_what_was_forgotten_for_good_goes_when_the_model_is_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was killed as soon as the new version counted."""
+    classifier, delete = Classifier.open(model, device="cpu"), ModelFolder.remove_unreachable
+    killed = iter([delete, lambda folder: pytest.exit("killed")])  # before and after the step
+    monkeypatch.setattr(ModelFolder, "remove_unreachable", lambda folder: next(killed)(folder))
+    with pytest.raises(pytest.exit.Exception):
+        classifier.forget("class 0", for_good=True)
+    monkeypatch.setattr(ModelFolder, "remove_unreachable", delete)
+    assert len(list((model / "versions").iterdir())) == 3
+    summarise(ModelFolder(model))
+    assert [file.name for file in (model / "versions").iterdir()] == ["0003.json"]
+    assert {file.stem for file in (model / "objects").iterdir()} == needed(ModelFolder(model))
+
+
+def test_a_folder_in_place_of_a_file_is_damage_that_is_said_once(model: Path) -> None:
+    """Both versions need the record."""
+    version = ModelFolder(model).read(lambda version: version)
+    file = model / "objects" / f"{version.classes[0].record}.safetensors"
+    file.unlink()
+    file.mkdir()
+    info = Classifier.open(model, device="cpu").info()
+    assert info.damaged.keys() == {1, 2}
+    (line,) = [line for line in info.lines() if file.name in line]
+    assert "Is a directory" in line
+    (line,) = [line for line in info.lines() if line.endswith("damaged: as version 1 is")]
+    with pytest.raises(DafuseError, match=f"{file.name} cannot be read"):
+        Classifier.open(model, device="cpu").learn(*pictures({7: 2}))
+    Classifier.open(model, device="cpu").rename("class 1", "one")  # which needs no record
+    assert file.is_dir()

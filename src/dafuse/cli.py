@@ -1,8 +1,12 @@
 """The command line: a table from command to function. Nothing heavy is imported before it must."""
 
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from dafuse import __version__
@@ -56,11 +60,13 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", module="PIL")  # what is wrong with a picture is said by us
     if command in ONE_BLAS_THREAD:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
+    told_to_end: list[int] = []
     try:
         if command not in COMMANDS:
             hint = did_you_mean(command, COMMANDS)
             raise DafuseError(f"no command is called {command!r}; see dafuse --help{hint}")
-        import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
+        with _sigterm_as_ctrl_c(told_to_end):
+            import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
     except DafuseError as error:
         print(shown(f"dafuse: {error}"), file=sys.stderr)
         sys.exit(2)
@@ -79,7 +85,33 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt as stop:  # a command that changes a model says what it left
         after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
         print(shown("dafuse: stopped" + (f"; {after}" if after else "")), file=sys.stderr)
-        sys.exit(130)
+        sys.exit(128 + (told_to_end[0] if told_to_end else signal.SIGINT))
+
+
+@contextmanager
+def _sigterm_as_ctrl_c(told: list[int]) -> Iterator[None]:
+    """Let SIGTERM, by which systems end a process, clean up and say the same as Ctrl-C.
+
+    It is noted in the list. Where a program that calls `main` treats it in its own way, it stays.
+    """
+    mine = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() != mine:  # a process that was forked in here ends without a word
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        told.append(number)
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _in_words(error: OSError) -> str:

@@ -76,7 +76,9 @@ def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) 
     """
     if inside is not None:
         refuse_links(path, inside)
-    target = Path(os.path.realpath(path)) if inside is None else Path(path)
+        target = Path(path)
+    else:
+        target = _named(path)
     content = data.encode() if isinstance(data, str) else data
     if inside is None:  # else whoever holds that folder's lock calls `remove_leftovers`
         _remove_abandoned(target)
@@ -129,6 +131,15 @@ def _remove_abandoned(target: Path) -> None:
             left.unlink()
 
 
+def _named(path: Name) -> Path:
+    """The file that a person named, behind its links; a device is nothing to be replaced."""
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        what = "a folder" if os.path.isdir(target) else "no file"
+        raise DafuseError(f"cannot write {path}: it is {what}")
+    return target
+
+
 def write_json(path: Name, value: Any, inside: Name | None = None) -> None:
     """`value` as indented JSON. What JSON cannot hold raises before anything is touched.
 
@@ -150,15 +161,15 @@ def make_folder(path: Name, inside: Name | None = None) -> Path:
 
 
 def require_writable(path: Name) -> None:
-    """Say so before long work, not after it, where its results could not be written."""
-    target = Path(os.path.realpath(path))
+    """Say so before long work, not after it, where `write_atomically` could not write its results.
+
+    It makes another file beside the one that it replaces, and so does this.
+    """
+    target = _named(path)
     try:
-        if target.exists():
-            with open(target, "ab"):
-                return
-        with _opened_beside(target) as trial:  # not the target: a kill would leave it, empty
-            pass
-        os.unlink(trial.name)
+        with _opened_beside(target) as trial:
+            name = trial.name
+        os.unlink(name)
     except OSError as error:
         raise DafuseError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -193,7 +204,9 @@ def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     try:
         file = open_inside(path, folder, "ab")
     except OSError as error:
-        raise DafuseError(f"{folder} cannot be changed: {error.strerror or error}") from error
+        read_only = error.errno == errno.EROFS
+        why = "the disk is read-only" if read_only else error.strerror or error
+        raise DafuseError(f"{folder} cannot be changed: {why}") from error
     with file:
         if fcntl is not None:
             try:

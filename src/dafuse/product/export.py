@@ -21,7 +21,7 @@ from dafuse.backbones.card import INPUT, require_fits, sealed
 from dafuse.backbones.extractor import FEATURES, session_of
 from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
-from dafuse.files import write_atomically
+from dafuse.files import require_writable, write_atomically
 from dafuse.heads.familiarity import Familiarity
 from dafuse.heads.head import Answers, Head
 from dafuse.product.predictor import OUTPUTS, Card, Predictor
@@ -91,6 +91,7 @@ def require_exportable(path: Path) -> None:
         raise DafuseError(f"the file must end in .onnx, not {path.name!r}")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise DafuseError(f"cannot write {path}: it is a folder, or its folder is not there")
+    require_writable(path)
 
 
 def _append_head(network: "ModelProto", head: Head) -> None:

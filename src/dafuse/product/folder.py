@@ -119,6 +119,7 @@ class ModelFolder:
         Files that go while they are read are no damage: then all is read again.
         """
         self.require()
+        self._finish_deleting()
         for _ in range(ATTEMPTS):
             current = self.current()
             try:
@@ -238,8 +239,10 @@ class ModelFolder:
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
         make_folder(file.parent, self.path)
-        if not file.exists() or read_inside(file, self.path) != data:
-            write_atomically(file, data, self.path)
+        with suppress(OSError):  # it is not there, or is no file
+            if read_inside(file, self.path) == data:
+                return digest
+        write_atomically(file, data, self.path)
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
@@ -321,9 +324,25 @@ class ModelFolder:
         versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
         objects = {self.object_file(digest) for digest in needed}
-        files = [*self.path.glob("versions/*.json"), *self.path.glob("objects/*.safetensors")]
+        # versions go last: while an old one is there, `_finish_deleting` sees that not all is done
+        files = [*self.path.glob("objects/*.safetensors"), *self.path.glob("versions/*.json")]
         others = (file for file in files if file not in versions | objects)
         return [file for file in others if file.is_symlink() or not file.is_dir()]
+
+    def _finish_deleting(self) -> None:
+        """Delete what a step left that was killed late: versions that are said to be deleted.
+
+        `forget` for good promises that they are gone, so whoever reads the model sees to it, too:
+        it looks at names alone. Where nothing can be deleted, or another is at it, they stay.
+        """
+
+        def busy() -> None:
+            raise DafuseError("another process is changing the model")
+
+        with suppress(DafuseError, OSError):
+            if not self._is_held and min(self.numbers(), default=1) < self.oldest():
+                with self._locked(busy):
+                    self.remove_unreachable()
 
     def object_file(self, digest: str) -> Path:
         return self.path / "objects" / f"{digest}.safetensors"

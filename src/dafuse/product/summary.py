@@ -74,11 +74,14 @@ def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], 
     if cut is not None and history[0].parent is not None:
         damaged[history[0].parent.number] = f"{cut}; undo ends here"
     whole: set[str] = set()  # objects that versions share are read once
+    first: dict[str, int] = {}  # what is wrong with several is said of the first
     for version in history:
         try:
             folder.require_whole(version, whole)
         except DafuseError as damage:
-            damaged[version.number] = str(damage)
+            before = first.setdefault(str(damage), version.number)
+            same = f"as version {before} is"
+            damaged[version.number] = str(damage) if before == version.number else same
     return history, damaged
 
 
