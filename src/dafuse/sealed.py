@@ -1,32 +1,33 @@
 """JSON that tells the SHA-256 of its contents, so that a number changed on disk is not believed.
 
-write_sealed(folder / "results.json", results)
-results = read_sealed(folder / "results.json", "delete it to measure again")   # or what else to do
+write_sealed(folder / "results.json", results, inside=folder)
+results = read_sealed(folder / "results.json", "delete it to measure again", inside=folder)
+
+``inside`` is the folder of ours in which no link is followed, as in `dafuse.files`.
 """
 
 import hashlib
 import json
-import os
 from typing import Any
 
 from dafuse.errors import DafuseError
-from dafuse.files import read_json, write_json
+from dafuse.files import Name, read_json, write_json
 
 SEAL = "sha256_of_contents"  # the last key of a sealed file
 
 
-def write_sealed(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+def write_sealed(path: Name, content: dict[str, Any], inside: Name | None = None) -> None:
     """The content as JSON, and its SHA-256 behind it."""
-    write_json(path, {**content, SEAL: _digest(content)})
+    write_json(path, {**content, SEAL: _digest(content)}, inside)
 
 
-def read_sealed(path: str | os.PathLike[str], remedy: str) -> Any:
+def read_sealed(path: Name, remedy: str, inside: Name | None = None) -> Any:
     """What was written; refuse a damaged or changed file in a sentence that ends in the remedy.
 
     Files written before there were seals have none, and are taken as they are.
     """
     try:
-        content = read_json(path)
+        content = read_json(path, inside)
     except DafuseError as error:
         raise DafuseError(f"{error}; {remedy}") from None
     if not isinstance(content, dict) or SEAL not in content:

@@ -13,7 +13,7 @@ import onnx
 from safetensors.numpy import load, save
 
 from dafuse.backbones.card import sealed
-from dafuse.files import read_json, write_json
+from dafuse.files import read_json
 from dafuse.sealed import SEAL, write_sealed
 from faults.harm import in_order
 
@@ -87,9 +87,7 @@ def forge_older_version(model: Path, rng: Random) -> str:
 
 def forge_pointer(model: Path, rng: Random) -> str:
     """model.json says something else."""
-    content, said = twisted(read_json(model / "model.json"), rng)
-    (model / "model.json").write_text(json.dumps(content))
-    return f"model.json: {said}"
+    return f"model.json: {_twist(model / 'model.json', rng)}"
 
 
 def forge_object(model: Path, rng: Random) -> str:
@@ -205,14 +203,7 @@ def _forge_graph(graph: Any, rng: Random) -> str:
 def forge_run(runs: Path, rng: Random) -> str:
     """A file of a run holds other JSON, sealed again where it was."""
     file = rng.choice(sorted(runs.rglob("*.json")))
-    content = read_json(file)
-    sealed_before = isinstance(content, dict) and content.pop(SEAL, None) is not None
-    content, said = twisted(content, rng)
-    if sealed_before and isinstance(content, dict):
-        write_sealed(file, content)
-    else:
-        file.write_text(json.dumps(content))
-    return f"{file.relative_to(runs)}: {said}"
+    return f"{file.relative_to(runs)}: {_twist(file, rng)}"
 
 
 def forge_checkpoint(run: Path, rng: Random) -> str:
@@ -232,6 +223,15 @@ def _counting(model: Path) -> Path:
 
 def _point_to(model: Path, file: Path, text: str) -> None:
     file.write_text(text)
-    content = read_json(model / "model.json")
-    content["sha256"] = sha256(text.encode()).hexdigest()
-    write_json(model / "model.json", content)
+    pointer = read_json(model / "model.json")
+    pointer.pop(SEAL, None)
+    write_sealed(model / "model.json", pointer | {"sha256": sha256(text.encode()).hexdigest()})
+
+
+def _twist(file: Path, rng: Random) -> str:
+    """Another content, sealed again."""
+    content = read_json(file)
+    content.pop(SEAL, None)
+    content, said = twisted(content, rng)
+    write_sealed(file, content)
+    return said

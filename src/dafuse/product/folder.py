@@ -1,6 +1,7 @@
 """A model's folder: every step is a version, every tensor file is named by its own SHA-256.
 
-    model.json                     which version counts, the SHA-256 of its file, the oldest kept
+    model.json                     which version counts, the SHA-256 of its file, the oldest kept;
+                                   with a SHA-256 of its own
     versions/0003.json             that version: classes, settings, what was done, its objects
     objects/<sha256>.safetensors   arrays: the record of one class, what predicts, what is shared
     .lock                          held by whoever changes the model
@@ -30,15 +31,14 @@ from dafuse.files import (
     make_folder,
     parse_json,
     read_inside,
-    read_json,
     refuse_links,
     remove_leftovers,
     write_atomically,
-    write_json,
 )
 from dafuse.product.version import Version, VersionRef
 from dafuse.product.version_file import FORMAT, from_json, require_format, to_json
 from dafuse.progress import Progress
+from dafuse.sealed import read_sealed, write_sealed
 from dafuse.taught.contract import Arrays
 
 Made = TypeVar("Made")
@@ -140,10 +140,8 @@ class ModelFolder:
         return self._pointers()[1]
 
     def _pointers(self) -> tuple[VersionRef, int]:
-        try:
-            content = read_json(self.pointer_file, self.path)
-        except DafuseError as error:
-            raise DafuseError(f"{error}; restore it from a copy of the model") from None
+        remedy = "restore it from a copy of the model"
+        content = read_sealed(self.pointer_file, remedy, self.path)
         require_format(content, self.pointer_file)
         try:
             current = VersionRef(int(content["version"]), str(content["sha256"]))
@@ -290,7 +288,7 @@ class ModelFolder:
             "sha256": current.sha256,
             "oldest": oldest,
         }
-        write_json(self.pointer_file, content, self.path)
+        write_sealed(self.pointer_file, content, self.path)
         with suppress(OSError):  # what cannot be deleted now goes with the next change
             self.remove_unreachable()
 
