@@ -47,6 +47,18 @@ def test_a_tile_is_not_larger_than_a_picture_may_be(monkeypatch: pytest.MonkeyPa
         read_image(tiled_tiff(32))
 
 
+@pytest.mark.parametrize("suffix", ["webp", "avif", "png"])
+def test_a_file_larger_than_any_picture_is_not_read(tmp_path: Path, suffix: str) -> None:
+    """Pillow reads some kinds as a whole, before it says how large the picture is."""
+    path = save(Image.new("RGB", (8, 8)), tmp_path / "a.png").rename(tmp_path / f"a.{suffix}")
+    if f".{suffix}" in formats.readable_suffixes():
+        save(Image.new("RGB", (8, 8)), path)
+    with path.open("r+b") as file:
+        file.truncate(2**36)  # takes no place on the disk
+    with pytest.raises(UnreadableImage, match="more than 1,073,741,824 bytes"):
+        read_image(path)
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F", "I;16"])
 def test_large_pictures_are_converted_in_pieces(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """The same pixels come of it, in not much more memory than they take."""

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from dafuse.data.dataset import Items
 from dafuse.data.formats import (
     BYTES_OF_A_PIXEL,
+    MOST_BYTES,
     MOST_PIXELS,
     load_plugins,
     most_pixels,
@@ -31,6 +32,7 @@ NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could n
 # photographs as they come from a camera would take 36 GB. With another number here, models would
 # no longer recognise the large pictures that they were taught (`product.seen`).
 REDUCED_PIXELS = 2**19
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how such files begin; they may have many pages
 TILE_SIDES = (322, 323)  # tags of TIFF
 SLAB = 2**18  # pixels that are converted together: a large picture is not held twice
 
@@ -54,6 +56,8 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
             file, length = Path(source), Path(source).stat().st_size
         if length == 0:
             raise UnreadableImage("the file is empty")
+        if length > MOST_BYTES and _start(source)[:4] not in TIFF:  # some kinds are read as a whole
+            raise UnreadableImage(f"more than {MOST_BYTES:,} bytes; save it smaller")
         with opened(file) as image:
             _require_size(image)
             image.load()
