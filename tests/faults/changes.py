@@ -23,7 +23,7 @@ Words = Callable[[World, Path], list[object]]
 
 @dataclass(frozen=True)
 class Change:
-    """A command, the models that it begins with, and whether it needs torch."""
+    """A command, and the models that it begins with."""
 
     what: str
     words: Words  # of the command, for a folder that has `model`
@@ -31,7 +31,7 @@ class Change:
     options: tuple[str, ...] = ()  # of the first of these lessons
     asked: str = "model"  # what is asked afterwards, in that folder
     exported: bool = False  # whether there is such a file already
-    slow: bool = False
+    share: float = 1  # of the trials, beside that of others: less for what takes long
 
     def begin(self, world: World, there: Path) -> None:
         """Make what there is before the command."""
@@ -84,10 +84,10 @@ CHANGES = (
     Change("rename", _step("rename", RENAMED, "called otherwise")),
     Change("export, first", _export(), asked="asked.onnx"),
     Change("export", _export(), asked="asked.onnx", exported=True),
-    Change("export, int8", _export("--int8"), asked="asked.onnx", exported=True, slow=True),
-    ServedLesson("server in a lesson", _step("serve"), ("first",), slow=True),
-    Change("learn, first, tuned", _learn("first", "--tune"), (), slow=True),
-    Change("learn, new classes, tuned", _learn("second"), ("first",), TUNED, slow=True),
+    Change("export, int8", _export("--int8"), asked="asked.onnx", exported=True, share=0.2),
+    ServedLesson("server in a lesson", _step("serve"), ("first",), share=0.3),
+    Change("learn, first, tuned", _learn("first", "--tune"), (), share=0.05),
+    Change("learn, new classes, tuned", _learn("second"), ("first",), TUNED, share=0.05),
 )
 
 

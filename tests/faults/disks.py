@@ -15,7 +15,7 @@ from faults.disk_calls import FailingSync, Fault, Full, ReadOnly, install
 from faults.trial import Outcome, Trial
 from faults.world import World
 
-LIGHT = [change for change in CHANGES if not change.slow]
+LIGHT = [change for change in CHANGES if change.share == 1]
 PAGE = 4096  # bytes by which a small file system grows
 LARGE = 256 * 2**20
 Found = tuple[Outcome, str] | None

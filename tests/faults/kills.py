@@ -13,13 +13,7 @@ from faults.trial import Outcome, Trial
 from faults.world import World
 
 AT_ANY_MOMENT = 0.25  # share of the kills that wait for no call
-SHARES: tuple[
-    tuple[int, list[Change] | list[Research]], ...
-] = (  # one trial in so many, by the speed of what is killed
-    (1, [change for change in CHANGES if not change.slow]),
-    (20, [change for change in CHANGES if change.slow]),
-    (15, RESEARCH),
-)
+KILLED: list[Change | Research] = [*CHANGES, *RESEARCH]
 
 
 class Kills:
@@ -27,11 +21,12 @@ class Kills:
 
     def __init__(self, place: Path) -> None:
         self.world = World(place)
-        self._known: dict[str, Known | KnownResearch] = {}
+        self._known: dict[Change | Research, Known | KnownResearch] = {}
 
     def trials(self, seed: int) -> Iterator[Trial]:
         random = Random(seed)
-        yield self.killed(_chosen(random), random, seed)
+        (change,) = random.choices(KILLED, [one.share for one in KILLED])
+        yield self.killed(change, random, seed)
 
     def killed(self, change: Change | Research, random: Random, seed: int) -> Trial:
         """Kill this command once, at a moment that is drawn."""
@@ -52,18 +47,10 @@ class Kills:
         pass
 
     def _of(self, change: Change | Research) -> Known | KnownResearch:
-        if change.what not in self._known:
+        if change not in self._known:
             make = Known if isinstance(change, Change) else KnownResearch
-            self._known[change.what] = make(self.world, change)  # type: ignore[arg-type]
-        return self._known[change.what]
-
-
-def _chosen(random: Random) -> Change | Research:
-    for share, changes in reversed(SHARES):
-        if random.random() < 1 / share:
-            chosen: Change | Research = random.choice([*changes])
-            return chosen
-    raise AssertionError("the last share is 1")
+            self._known[change] = make(self.world, change)  # type: ignore[arg-type]
+        return self._known[change]
 
 
 def _fault(random: Random, known: Known | KnownResearch) -> Fault:

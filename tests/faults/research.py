@@ -25,7 +25,7 @@ class Research:
 
     what: str
     words: tuple[str, ...]
-    slow: bool = True
+    share: float  # of the trials, beside that of others
 
     def do(self, world: World, there: Path, before: Callable[[], None] | None = None) -> Ended:
         where = ("--data", world.first, "--out", there / "out")
@@ -33,10 +33,10 @@ class Research:
 
 
 RESEARCH = [
-    Research("run", ("run", "--method", "simplecil", *TINY[:4])),
-    Research("run", ("run", "--method", "lift", *TINY[:4])),
-    Research("run, trained", ("run", "--method", "daf", *TINY)),
-    Research("experiment", ("experiment", "retrieval", *TINY)),
+    Research("run", ("run", "--method", "simplecil", *TINY[:4]), 0.15),
+    Research("run", ("run", "--method", "lift", *TINY[:4]), 0.15),
+    Research("run, trained", ("run", "--method", "daf", *TINY), 0.1),
+    Research("experiment", ("experiment", "retrieval", *TINY), 0.03),
 ]
 
 
