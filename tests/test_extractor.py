@@ -225,11 +225,11 @@ def broken(kind: str, folder: Path, small_file: Path) -> Path:
         ("text", "does not end in dafuse's checksum"),
         ("cut off", "is cut off or damaged"),
         ("not sealed", "an older dafuse wrote it; write it again (dafuse export, dafuse backbone"),
-        ("no network", "is no whole .onnx file"),
-        ("another's", "is no backbone that dafuse exported"),
+        ("no network", "is not a complete .onnx file"),
+        ("another's", "is not a backbone exported by dafuse"),
         ("newer", "has format 99, this dafuse reads 2: export it again"),
         ("damaged", "is damaged"),
-        ("weights missing", "is missing, which has the weights of"),
+        ("weights missing", ", is missing"),
     ],
 )
 def test_other_files_are_refused_by_name(
@@ -283,7 +283,7 @@ def test_weights_beside_a_graph_are_checked_too(kind: str, tmp_path: Path) -> No
     elif kind == "a folder":
         weights.unlink()
         weights.mkdir()
-        said = "is missing, which has the weights of"
+        said = ", is missing"
     else:
         proto = onnx.load(graph, load_external_data=False)
         for tensor in proto.graph.initializer:

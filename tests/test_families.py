@@ -525,7 +525,7 @@ def test_an_exported_model_is_no_network_and_the_other_way_round(
     main(["learn", model, str(photos)])
     main(["export", model, file])
     for arguments, message in (
-        (["learn", str(tmp_path / "b"), str(photos), "--backbone", file], "is no backbone"),
+        (["learn", str(tmp_path / "b"), str(photos), "--backbone", file], "is not a backbone"),
         (["predict", str(tmp_path / "eye.onnx"), file], "was not made by dafuse export"),
     ):
         if "eye.onnx" in arguments[1]:

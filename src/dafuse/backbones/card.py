@@ -60,7 +60,7 @@ class BackboneCard:
 def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneCard:
     if PREFIX + "backbone_format" not in properties:
         raise DafuseError(
-            f"{file} is no backbone that dafuse exported: it says nothing about features"
+            f"{file} is not a backbone exported by dafuse: it does not describe its features"
         )
     content = read_properties(properties, file)
     try:

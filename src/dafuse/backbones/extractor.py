@@ -174,7 +174,7 @@ def open_session(
         from onnxruntime import InferenceSession, SessionOptions, get_available_providers
     except ImportError:
         raise DafuseError(
-            "onnxruntime is not installed, which .onnx files need: pip install onnxruntime"
+            ".onnx files need onnxruntime, which is not installed: pip install onnxruntime"
         ) from None
     if not path.is_file():
         raise DafuseError(f"there is no file {path}")
@@ -200,7 +200,7 @@ def open_session(
     try:
         return InferenceSession(path, options, providers=wanted)
     except Exception as error:  # onnxruntime has an error class for each failure
-        raise DafuseError(f"{path} is no whole .onnx file: {_in_a_line(error)}") from None
+        raise DafuseError(f"{path} is not a complete .onnx file: {_in_a_line(error)}") from None
 
 
 def computed(
@@ -215,11 +215,11 @@ def computed(
     except Exception as error:  # onnxruntime has an error class for each failure
         if isinstance(error, MemoryError):
             raise
-        raise DafuseError(f"{file} cannot be computed with: {_in_a_line(error)}") from None
+        raise DafuseError(f"onnxruntime cannot run {file}: {_in_a_line(error)}") from None
     for (name, shape), array in zip(wanted.items(), found, strict=True):
         expected = (len(squares_B3SS), *shape)
         if getattr(array, "shape", None) != expected or array.dtype != np.float32:
-            raise DafuseError(f"{file} is damaged: it gives other {name} than it says")
+            raise DafuseError(f"{file} is damaged: its {name} are not as it declares")
     return found
 
 
@@ -236,7 +236,7 @@ def _require_inside(path: Path, with_files: bool) -> None:
                 "again"
             )
         if not path.with_name(name).is_file():
-            raise DafuseError(f"{path.with_name(name)} is missing, which has the weights of {path}")
+            raise DafuseError(f"{path.with_name(name)}, the weights of {path}, is missing")
 
 
 def _require_weights(path: Path, sha256: str) -> None:

@@ -23,7 +23,7 @@ def launch(device: str, precision: str, deterministic: bool) -> Fabric:
     if device == "cuda" and not torch.cuda.is_available():
         raise DafuseError("device cuda was asked for, but torch sees no CUDA device; try cpu")
     if device == "mps" and not torch.backends.mps.is_available():
-        raise DafuseError("device mps was asked for, but torch sees none; try cpu")
+        raise DafuseError("device mps was asked for, but torch sees no MPS device; try cpu")
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -140,6 +140,6 @@ def _no_training(trainer: Trainer, task: Task) -> dict[str, Tensor]:
     """Return the recorded result of training."""
 
     def refuse() -> dict[str, Tensor]:
-        raise DafuseError(f"the record of task {task.number} is gone")
+        raise DafuseError(f"the record of task {task.number} is gone: run it again with --record")
 
     return trainer.recorded("training", task, refuse)

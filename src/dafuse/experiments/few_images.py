@@ -192,8 +192,8 @@ class FewImages:
             wanted = self._cells(dataset.train.labels)
             if not wanted:
                 raise DafuseError(
-                    f"the smallest cell has {min(self.classes)} classes, and "
-                    f"{dataset.name} has {len(dataset.classes)}: take more classes"
+                    f"the smallest cell needs {min(self.classes)} classes, but "
+                    f"{dataset.name} has {len(dataset.classes)}: take data with more classes"
                 )
             left = [one for one in wanted if one not in _done(found)]
             if not left:

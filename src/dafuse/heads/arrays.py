@@ -66,7 +66,7 @@ def beside(array: Array, like: Array) -> Array:
 def check_finite(array: Array, what: str) -> None:
     """Refuse numbers that are not finite, which training that diverged leaves."""
     if not library(array).isfinite(array).all():
-        raise DafuseError(f"{what} are not finite; try a smaller learning rate, if it trains")
+        raise DafuseError(f"{what} are not finite; if the method trains, try a smaller lr")
 
 
 def one_hot(labels_N: Array, classes: int, like: Array) -> Array:

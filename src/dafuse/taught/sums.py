@@ -199,7 +199,7 @@ class TaughtSums:
         needless = given.keys() - ({"holdout"} if not self.leaves_out else set())
         if needless and not tunes:
             raise DafuseError(
-                f"{', '.join(sorted(needless))}: only for lessons that train, and this one by "
+                f"{', '.join(sorted(needless))} applies only to lessons that train; this one by "
                 f"{self.name} does not: leave the options out"
             )
         return tunes
