@@ -19,6 +19,7 @@ from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
+from dafuse.sealed import SEAL, write_sealed
 from product_models import pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -37,7 +38,8 @@ def forge_text(model: Path, text: str) -> None:
     (model / "versions" / "0002.json").write_text(text)
     pointer = json.loads((model / "model.json").read_text())
     pointer["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (model / "model.json").write_text(json.dumps(pointer))
+    pointer.pop(SEAL)
+    write_sealed(model / "model.json", pointer)
 
 
 def forge(model: Path, *path: str | int, value: Any = None) -> None:
