@@ -1,4 +1,4 @@
-"""Damage to model.json, the one file that says what counts, is never taken for what it says."""
+"""Damage to model.json is never taken for what it says; damage to older versions is said."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -28,3 +28,14 @@ def test_a_pointer_of_an_older_dafuse_is_read(tmp_path: Path, small_network: Non
     del content[SEAL]
     write_json(folder.pointer_file, content)
     assert ModelFolder(folder.path).current() == folder.current()
+
+
+def test_the_ledger_says_that_an_older_version_lacks_an_object(
+    tmp_path: Path, small_network: None
+) -> None:
+    model = taught(tmp_path / "model", {0: 3, 1: 3}, {0: 3}, method="lift")
+    older, last = model.folder.history()
+    assert not model.ledger().damage
+    file = model.folder.object_file(sorted(older.lasting - last.objects)[0])
+    file.unlink()
+    assert f"But: {file} is missing: restore it" in "\n".join(model.ledger().lines())

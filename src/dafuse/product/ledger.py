@@ -95,7 +95,7 @@ class Ledger:
                 "images follow from means and covariances."
             )
         if self.damage:
-            lines.append(f"But: {self.damage}; what older versions keep is not known.")
+            lines.append(f"But: {self.damage}; not all that older versions keep is known.")
         if strangers := [entry.file for entry in self.entries if entry.what == STRANGER]:
             lines.append(
                 f"But: not part of the model, and not looked into: {', '.join(strangers)}."
@@ -197,6 +197,10 @@ def _roles(
             what = f"record of {record.name}, from {counted(record.images, 'image')}{kept}"
             roles[name] = _Role(what, words, CLASS)
             classes[name] = record
+    needed = set().union(*(version.lasting for version in history))
+    gone = [file for file in map(folder.object_file, sorted(needed)) if not file.exists()]
+    if gone and damage is None:
+        damage = DafuseError(f"{gone[0]} is missing: restore it from a copy of the model")
     return roles, classes, damage
 
 
