@@ -1,5 +1,8 @@
 """Runs read back from their folders, whole, cut short or damaged, and what they are called."""
 
+import json
+import os
+
 import numpy as np
 import pytest
 
@@ -88,6 +91,111 @@ def test_other_predictions_that_do_not_hold_together_are_named(tmp_path, spoil):
     rewrite(folder, "results.json", lambda content: content.update(others=["cnn"]))
     with pytest.raises(DafuseError, match=r"results\.json does not hold together"):
         load_run(folder)
+
+
+def put(*path, value):
+    """What changes one entry of results: the last of the path under those before it."""
+
+    def change(content):
+        for key in path[:-1]:
+            content = content[key]
+        content[path[-1]] = value
+
+    return change
+
+
+IMPOSSIBLE = {
+    "more right than shown": (put("correct", 3, 0, value=9_999), "9,999 right of 100"),
+    "less than none right": (put("correct", 0, 0, value=-1), r"correct\[0\]\[0\] is not a whole"),
+    "no number": (put("correct", 0, 0, value=float("nan")), "is not a whole number"),
+    "a half": (put("correct", 0, 0, value=1.5), "is not a whole number"),
+    "a truth": (put("total", 0, 0, value=True), "is not a whole number"),
+    "a word": (put("total", value="many"), "total is not a list"),
+    "more shown later": (put("total", 3, 0, value=200), "other test images"),
+    "fewer tasks": (put("tasks_total", value=2), "2 tasks of 20 classes"),
+    "tasks without end": (put("tasks_total", value=2**70), "tasks_total is not a whole"),
+    "no sizes": (put("task_sizes", value=[]), "4 tasks of 20 classes, but the sizes"),
+    "large tasks": (put("task_sizes", 0, value=500), "4 tasks of 20 classes, but the sizes"),
+    "fewer classes": (put("classes", value=["a"]), "4 tasks of 1 classes"),
+    "classes of numbers": (put("classes", value=[1] * 20), "is not a text"),
+    "a task too many": (lambda c: c["tasks"].append(c["tasks"][0]), "4 rows of counts, but 5"),
+    "tasks of another kind": (put("tasks", 1, value=[]), r"tasks\[1\] is not a mapping"),
+    "a task before the start": (put("tasks", 1, "seconds", "train", value=-1), "at least 0"),
+    "endless seconds": (put("tasks", 1, "seconds", "train", value=float("inf")), "seconds.train"),
+    "no seconds": (lambda c: c["tasks"][0].pop("seconds"), "seconds is missing"),
+    "half an image": (put("tasks", 0, "images", "train", value=0.5), "images.train"),
+    "bytes of another kind": (put("tasks", 3, "kept_bytes", value=[1]), "kept_bytes is not a"),
+    "a loss of words": (put("tasks", 0, "loss", value=["a"]), r"loss\[0\] is not a number"),
+    "a β of words": (put("tasks", 1, "diagnosis", "beta", value="x"), "beta is not a list"),
+    "a β of half its quantiles": (
+        lambda c: c["tasks"][1]["diagnosis"]["beta"][0]["quantiles"].pop("50"),
+        "beta.50 is missing",
+    ),
+    "then more right": (put("tasks", 3, "correct_then", value=[1, 1, 1, 999]), "999 right of 100"),
+    "then of other tasks": (put("tasks", 3, "correct_then", value=[1]), "counts 1 tasks, not 4"),
+    "confusion of other classes": (put("confusion", value=[[1, 2]]), "is not a square"),
+    "confusion of words": (put("confusion", 0, 0, value="a"), "confusion"),
+    "a method of words": (put("method", value="daf"), "method is not a mapping"),
+    "passes of words": (put("method", "passes_per_prediction", value="1"), "passes_per"),
+    "skipped numbers": (put("skipped", value=[1]), "is not a text"),
+    "others more right": (put("others", value={"x": [[999], [0] * 2, [0] * 3, [0] * 4]}), "by x"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_impossible_results_are_refused_and_the_others_are_reported(tmp_path, kind):
+    make_run(tmp_path / "runs" / "good")
+    folder = make_run(tmp_path / "runs" / "bad", seed=1)
+    change, said = IMPOSSIBLE[kind]
+    rewrite(folder, "results.json", change)
+    with pytest.raises(DafuseError, match=rf"results\.json does not hold together: .*{said}"):
+        load_run(folder)
+    told = []
+    (good,) = find_runs([tmp_path / "runs"], told.append)
+    assert good.folder.name == "good"
+    assert len(told) == 1
+    assert told[0].startswith(f"left out: {folder / 'results.json'} does not hold together")
+    with pytest.raises(DafuseError, match=said):
+        find_runs([folder])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", put("config", value=5)),
+        ("config.json", put("config", "method", value="daf")),
+        ("config.json", put("config", "method", "name", value=5)),
+        ("config.json", put("config", "data", value=None)),
+        ("config.json", put("config", "seed", value=[1])),
+        ("config.json", put("hash", value=5)),
+        ("provenance.json", put("weights", value=["x"])),
+        ("provenance.json", put("versions", value="1")),
+        ("provenance.json", put("started", value=5)),
+        ("provenance.json", put("deep", value=json.loads("[" * 90 + "]" * 90))),
+    ],
+)
+def test_descriptions_of_another_shape_are_named(tmp_path, name, change):
+    folder = make_run(tmp_path / "run")
+    rewrite(folder, name, change)
+    with pytest.raises(DafuseError, match=rf"{name} was not written by a dafuse run: .*; delete"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "provenance.json", "results.json"])
+def test_what_is_no_file_of_its_own_is_named(tmp_path, name):
+    folder = make_run(tmp_path / "run")
+    (folder / name).rename(tmp_path / "elsewhere.json")
+    (folder / name).symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(DafuseError, match=rf"{name} is a link"):
+        load_run(folder)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(DafuseError, match=rf"cannot read .*{name}"):
+        find_runs([tmp_path])
+    (folder / name).rmdir()
+    os.mkfifo(folder / name)
+    with pytest.raises(DafuseError, match=rf"cannot read .*{name}"):
+        find_runs([tmp_path])
 
 
 def test_partial_run_is_marked(tmp_path):

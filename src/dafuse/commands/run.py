@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
 
     with TerminalProgress() as progress:
         folder = run(config, progress)
-    show_results([load_run(folder)], page=folder / "report.html")
+    show_results([load_run(folder)], page=folder / "report.html", inside=folder)
 
 
 def parse(arguments: list[str]) -> RunConfig:

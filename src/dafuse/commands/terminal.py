@@ -19,10 +19,14 @@ def wide_console() -> Console:
 
 
 def show_results(
-    runs: list[RunResult], page: Path, title: str = "", missing: Sequence[str] = ()
+    runs: list[RunResult],
+    page: Path,
+    title: str = "",
+    missing: Sequence[str] = (),
+    inside: Path | None = None,
 ) -> None:
     """Write the page and print the tables."""
-    write_page(runs, page, title, missing)
+    write_page(runs, page, title, missing, inside)
     console = Console()
     console.print(terminal(make_table(runs)))
     if crossed := grid(runs):

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dafuse.backbones.registry import COMPACT
+from dafuse.engine.results import CONFIG
+from dafuse.errors import DafuseError
+from dafuse.shapes import require_shape
 
 # what does not change a result, so that a run may go on with another value
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
@@ -109,6 +112,18 @@ class RunConfig:
         """Another one for each configuration."""
         data = Path(self.data["name"]).name
         return f"{self.method['name']}-{data}-seed{self.seed}-{self.hash()[:8]}"
+
+
+def saved_config(content: Any, folder: object) -> RunConfig:
+    """The configuration that a run's folder holds."""
+    try:
+        config = RunConfig(**content)
+        require_shape(asdict(config), CONFIG)
+    except (TypeError, ValueError) as error:
+        raise DafuseError(
+            f"{folder}/config.json is not of a run of this version of dafuse: {error}"
+        ) from None
+    return config
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:

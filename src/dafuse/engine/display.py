@@ -9,6 +9,7 @@ from types import TracebackType
 import rich.progress as bars
 from rich.console import Console
 
+from dafuse.files import open_inside
 from dafuse.progress import Bar, LineProgress, Progress
 from dafuse.wording import shown
 
@@ -82,5 +83,5 @@ class LoggedProgress(Progress):
 
     def say(self, line: str) -> None:
         self._shown.say(line)
-        with self._log.open("a") as log:
+        with open_inside(self._log, self._log.parent, "a") as log:
             log.write(f"{datetime.now().isoformat(timespec='seconds')} {line}\n")

@@ -23,14 +23,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from dafuse.engine.config import differences, flatten
 from dafuse.engine.provenance import compared_inputs
+from dafuse.engine.results import CHECKPOINT, INPUTS, accuracy_matrices
 from dafuse.errors import DafuseError
-from dafuse.files import locked, remove_leftovers, write_atomically
+from dafuse.files import (
+    locked,
+    make_folder,
+    open_inside,
+    read_inside,
+    refuse_links,
+    remove_leftovers,
+    write_atomically,
+)
 from dafuse.sealed import read_sealed, write_sealed
+from dafuse.shapes import Shape, require_shape
 
 FORMAT = 1
 
@@ -53,6 +64,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DafuseError(f"{self.path} cannot be a run's folder: {error.strerror}") from None
+        for name in ("checkpoints", "record"):
+            if (self.path / name).exists() and not (self.path / name).is_dir():
+                raise DafuseError(f"{self.path / name} is not a folder; {self._elsewhere}")
         with locked(self.path / ".lock", self._busy):
             remove_leftovers(self.path)
             self._claim(config, config_hash)
@@ -70,57 +84,83 @@ class RunFolder:
         """Write down where the numbers come from; a resumed run must go on with the same."""
         file = self.path / "provenance.json"
         if not resumed:
-            write_sealed(file, provenance)
+            write_sealed(file, provenance, self.path)
             return
-        before = read_sealed(file, self._anew)
-        reading = "way images are read (--memory_gb)", before["reading"], provenance["reading"]
+        before = read_sealed(file, self.anew, self.path)
+        self._require(file, before, INPUTS)
+        reading = "way images are read (--memory_gb)", before.get("reading"), provenance["reading"]
         for what, old, new in [*compared_inputs(before, provenance), reading]:
             if old != new:
                 raise DafuseError(
                     f"the {what} changed since the run in {self.path} began "
-                    f"({old[:12]} then, {new[:12]} now); put it back or choose another --out"
+                    f"({str(old)[:12]} then, {new[:12]} now); put it back or choose another --out"
                 )
 
     def event(self, kind: str, **fields: Any) -> None:
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **_without_nan(fields)})
-        with (self.path / "events.jsonl").open("a") as events:
+        with open_inside(self.path / "events.jsonl", self.path, "a") as events:
             events.write(line + "\n")
 
     def save(self, task: int, state: dict[str, Tensor], results: dict[str, Any]) -> None:
         """Make the task's outcome durable, then drop the checkpoint before it."""
         folder = self.path / "checkpoints"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder, self.path)
         tensors = save({key: tensor.detach().cpu().contiguous() for key, tensor in state.items()})
         name = f"task-{task + 1:04d}"
-        write_atomically(folder / f"{name}.safetensors", tensors)
+        write_atomically(folder / f"{name}.safetensors", tensors, self.path)
         digest = hashlib.sha256(tensors).hexdigest()
         record = {"format": FORMAT, "task": task, "sha256": digest, "results": results}
-        write_sealed(folder / f"{name}.json", record)
+        write_sealed(folder / f"{name}.json", record, self.path)
         for old in [*folder.glob("task-*.json"), *folder.glob("task-*.safetensors")]:
             if old.stem < name:
                 old.unlink()
-        write_sealed(self.path / "results.json", results)
+        write_sealed(self.path / "results.json", results, self.path)
 
     def latest(self) -> Checkpoint | None:
         """The last checkpoint that was written whole."""
         for record_file in reversed(self._records()):
-            record = read_sealed(record_file, self._anew)
+            record = read_sealed(record_file, self.anew, self.path)
             _check_format(record, record_file)
-            tensors_file = record_file.with_suffix(".safetensors")
-            data = tensors_file.read_bytes() if tensors_file.exists() else b""
-            if hashlib.sha256(data).hexdigest() != record["sha256"]:
-                raise DafuseError(f"{tensors_file} is damaged or missing; {self._anew}")
-            write_sealed(self.path / "results.json", record["results"])
-            return Checkpoint(record["task"], load(data), record["results"])
+            self._require(record_file, record, CHECKPOINT)
+            if len(record["results"]["tasks"]) != record["task"] + 1:
+                raise DafuseError(f"{record_file} is of another task; {self.anew}")
+            state = self._tensors(record_file.with_suffix(".safetensors"), record["sha256"])
+            write_sealed(self.path / "results.json", record["results"], self.path)
+            return Checkpoint(record["task"], state, record["results"])
         return None
 
+    def _tensors(self, file: Path, sha256: str) -> dict[str, Tensor]:
+        """A checkpoint's tensors; refuse other bytes than those that were written."""
+        try:
+            data = read_inside(file, self.path)
+            if hashlib.sha256(data).hexdigest() == sha256:
+                return load(data)
+        except (OSError, SafetensorError):
+            pass
+        raise DafuseError(f"{file} is damaged or missing; {self.anew}")
+
+    def _require(self, file: Path, content: Any, shape: Shape) -> None:
+        """Refuse what is not as a run writes it."""
+        try:
+            require_shape(content, shape)
+            if shape is CHECKPOINT:
+                accuracy_matrices(content["results"])
+        except ValueError as error:
+            raise DafuseError(f"{file} does not hold together: {error}; {self.anew}") from None
+
     @property
-    def _anew(self) -> str:
+    def _elsewhere(self) -> str:
+        return f"delete {self.path} or choose another --out"
+
+    @property
+    def anew(self) -> str:
         """What to do about a checkpoint that cannot be gone on from."""
         return f"delete {self.path / 'checkpoints'} to start the run again from its first task"
 
     def _records(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("task-*.json"))
+        folder = self.path / "checkpoints"
+        refuse_links(folder, self.path)
+        return sorted(folder.glob("task-*.json"))
 
     def _busy(self) -> NoReturn:
         raise DafuseError(f"another process is running in {self.path}")
@@ -130,16 +170,17 @@ class RunFolder:
         file = self.path / "config.json"
         saved: dict[str, Any] = {"hash": None}
         if file.exists():
-            saved = read_sealed(file, f"delete {self.path} or choose another --out")
+            saved = read_sealed(file, self._elsewhere, self.path)
             _check_format(saved, file)
-        if saved["hash"] == config_hash:
+        if saved.get("hash") == config_hash:
             return
         if not self._records():
-            write_sealed(file, {"format": FORMAT, "hash": config_hash, "config": config})
+            content = {"format": FORMAT, "hash": config_hash, "config": config}
+            write_sealed(file, content, self.path)
             return
         differing = [
             f"{key} was {old!r}, now {new!r}"
-            for key, old, new in differences(flatten(saved["config"]), flatten(config))
+            for key, old, new in differences(_flat(saved.get("config")), flatten(config))
         ]
         raise DafuseError(
             f"{self.path} holds a run with another configuration ({'; '.join(differing[:5])}); "
@@ -150,6 +191,14 @@ class RunFolder:
 def _check_format(content: Any, file: Path) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DafuseError(f"{file} is not of a run of this version of dafuse; choose another --out")
+
+
+def _flat(config: Any) -> dict[str, Any]:
+    """A saved configuration by keys joined by dots; nothing, where it is none."""
+    try:
+        return flatten(config)
+    except (AttributeError, TypeError, RecursionError):
+        return {}
 
 
 def _without_nan(value: Any) -> Any:

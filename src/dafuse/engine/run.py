@@ -18,7 +18,7 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import Evaluation, evaluate
-from dafuse.engine.folder import FORMAT, RunFolder
+from dafuse.engine.folder import FORMAT, Checkpoint, RunFolder
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
 from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
@@ -112,7 +112,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
         require_same_inputs(config, sources)
         folder.certify(sources, resumed=done is not None)
         if done is not None:
-            method.load_state({k: t.to(trainer.device) for k, t in done.state.items()})
+            _load(method, done, stream, trainer, folder)
             progress.say(f"going on with {step} {done.task + 2} of {len(stream)} in {folder.path}")
         folder.event("resume" if done else "start", task=len(matrix), versions=versions())
 
@@ -131,6 +131,22 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             progress.say(f"  {tested} test images of {task.seen} classes")
         folder.event("finish", **matrix.metrics())
         return folder.path
+
+
+def _load(
+    method: Method, done: Checkpoint, stream: Stream, trainer: Trainer, folder: RunFolder
+) -> None:
+    """Go on from a checkpoint; refuse one of another stream or of another method."""
+    about = {"tasks_total": len(stream), "classes": stream.classes, "task_sizes": stream.sizes}
+    fits = all(done.results[key] == value for key, value in about.items())
+    state = {k: t.to(trainer.device) for k, t in done.state.items()}
+    try:
+        if fits:
+            method.load_state(state)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError):
+        fits = False  # tensors by other names, or of other shapes
+    if not fits:
+        raise DafuseError(f"the checkpoint in {folder.path} is not of this run; {folder.anew}")
 
 
 def _split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:

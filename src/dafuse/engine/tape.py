@@ -18,12 +18,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten
+from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten, saved_config
 from dafuse.engine.provenance import compared_inputs
+from dafuse.engine.results import INPUTS
 from dafuse.errors import DafuseError
-from dafuse.files import write_atomically
+from dafuse.files import make_folder, refuse_links, write_atomically
 from dafuse.methods.registry import find_method
 from dafuse.sealed import read_sealed
+from dafuse.shapes import require_shape
 
 Tensors = dict[str, Tensor]
 
@@ -40,16 +42,18 @@ class Tape:
         if tensors is None:
             tensors = compute()
         if self.write_to is not None:
-            self.write_to.mkdir(exist_ok=True)
+            make_folder(self.write_to, self.write_to.parent)
             content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             # in this order sums round the same
             about = {"order": "\n".join(content), "sha256": _digest(content)}
-            write_atomically(self.write_to / file, save(content, metadata=about))
+            saved = save(content, metadata=about)
+            write_atomically(self.write_to / file, saved, self.write_to.parent)
         return tensors
 
     def _read(self, file: str) -> Tensors | None:
         if self.read_from is None or not (self.read_from / file).is_file():
             return None
+        refuse_links(self.read_from / file, self.read_from.parent)
         try:
             with safe_open(self.read_from / file, "pt") as saved:
                 about = saved.metadata()
@@ -93,7 +97,13 @@ def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
     """Refuse to replay a run with other weights or other data."""
     if config.replay is None:
         return
-    recorded = read_sealed(Path(config.replay) / "provenance.json", "replay another run")
+    recorded = read_sealed(
+        Path(config.replay) / "provenance.json", "replay another run", config.replay
+    )
+    try:
+        require_shape(recorded, INPUTS)
+    except ValueError as error:
+        raise DafuseError(f"{config.replay} cannot be replayed: provenance.json: {error}") from None
     for what, old, new in compared_inputs(recorded, provenance):
         if old != new:
             raise DafuseError(f"{config.replay} was recorded with other {what}: replay another run")
@@ -102,7 +112,8 @@ def require_same_inputs(config: RunConfig, provenance: dict[str, Any]) -> None:
 def _require_same_training(config: RunConfig, source: Path) -> None:
     if not (source / "record").is_dir():
         raise DafuseError(f"{source} has no record: it must be the folder of a run with --record")
-    saved = RunConfig(**read_sealed(source / "config.json", "replay another run")["config"])
+    found = read_sealed(source / "config.json", "replay another run", source)
+    saved = saved_config(found.get("config") if isinstance(found, dict) else None, source)
     if different := differences(training_part(saved), training_part(config)):
         told = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
         raise DafuseError(f"{source} was trained differently, so it cannot be replayed: {told}")

@@ -203,7 +203,7 @@ class FewImages:
                 bar.advance(len(wanted) - len(left))
                 for one in _measured(bench.network, train, test, left):
                     found["cells"].append(one)
-                    write_sealed(self.folder / FILE, found)
+                    write_sealed(self.folder / FILE, found, self.folder)
                     note = f"{one['classes']} classes, {one['images']} images"
                     bar.advance(note=note)
 

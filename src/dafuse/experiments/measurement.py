@@ -102,7 +102,7 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         for task, method in _replayed(config, trainer, stream, left):
             progress.say(f"measuring task {task.number}/{len(stream)}")
             found["tasks"].append(measure_task(trainer, task, method, options))
-            write_sealed(path, found)
+            write_sealed(path, found, folder.path)
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dafuse.backbones.load import find_backbone
 from dafuse.data.stream import class_order, task_sizes
-from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
+from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig, saved_config
 from dafuse.engine.devices import describe, launch
 from dafuse.engine.run import Bench, resolved, run
 from dafuse.engine.tape import training_part
@@ -176,7 +176,11 @@ def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
     """Yield the kind of training of each finished run in this folder, and its record."""
     for record in sorted(out.glob("*/record")):
         if found := _finished(record.parent):
-            yield _training(RunConfig(**found.config)), found.folder
+            try:
+                training = _training(saved_config(found.config, found.folder))
+            except DafuseError:  # of another version: nothing to take from it
+                continue
+            yield training, found.folder
 
 
 def _finished(folder: Path) -> RunResult | None:

@@ -52,7 +52,7 @@ def read_measured(path: Path) -> dict[str, Any] | None:
     """The measurement in this file, if there is one; refuse one that cannot be gone on with."""
     if not path.is_file():
         return None
-    found = read_sealed(path, "delete it to measure again")
+    found = read_sealed(path, "delete it to measure again", path.parent)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
     return found

@@ -24,8 +24,10 @@ def write_page(
     path: str | os.PathLike[str],
     title: str = "",
     missing: Sequence[str] = (),
+    inside: str | os.PathLike[str] | None = None,
 ) -> None:
-    write_atomically(path, page(list(runs), title, missing))
+    """Write the page; ``inside`` is the run's folder, if it is written into one."""
+    write_atomically(path, page(list(runs), title, missing), inside)
 
 
 def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dafuse.engine.matrix import AccuracyMatrix
+from dafuse.engine.results import CONFIG, PROVENANCE, RESULTS, accuracy_matrices
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
+from dafuse.shapes import ANYTHING, WORD, Each, Keys, Shape, require_shape
 
 FORMAT = 1  # the newest format of a run's JSON files that this code reads
 
@@ -115,31 +117,24 @@ class RunResult:
 
 def load_run(folder: str | os.PathLike[str]) -> RunResult:
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
+    if not os.path.lexists(folder / "config.json"):
         raise DafuseError(f"{folder} is not a run folder: it has no config.json")
-    if not (folder / "results.json").is_file():
+    if not os.path.lexists(folder / "results.json"):
         raise NoResultsYet(f"{folder} has no results yet: no task is finished")
     config = _read(folder / "config.json", "config")
-    _demand(folder / "config.json", config["config"], "method")
-    _demand(folder / "config.json", config["config"]["method"], "name")
-    results = _read(
-        folder / "results.json", "tasks_total", "classes", "task_sizes", "correct", "total", "tasks"
-    )
+    _require(folder / "config.json", config, Keys({"config": CONFIG}, {"hash": WORD}))
+    results = _read(folder / "results.json", *RESULTS.required)
     if not results["correct"]:
         raise NoResultsYet(f"{folder} has no results yet: no task is finished")
-    recorded = (folder / "provenance.json").is_file()
+    recorded = os.path.lexists(folder / "provenance.json")
     provenance = _read(folder / "provenance.json") if recorded else {}
+    _require(folder / "provenance.json", provenance, PROVENANCE)
     try:
-        matrix = _matrix(results["correct"], results["total"])
-        others = {
-            way: _matrix(correct, results["total"], f" by {way}")
-            for way, correct in (results.get("others") or {}).items()
-        }
-        for kind in ("task_sizes", "tasks"):
-            if len(results[kind]) < len(matrix):
-                raise ValueError(f"{len(matrix)} rows of counts, but {len(results[kind])} {kind}")
-    except (AttributeError, TypeError, ValueError) as error:
-        raise DafuseError(f"{folder / 'results.json'} does not hold together: {error}") from error
+        matrix, others = accuracy_matrices(results)
+    except ValueError as error:
+        raise DafuseError(
+            f"{folder / 'results.json'} does not hold together: {error}; {_again(folder)}"
+        ) from None
     return RunResult(
         folder,
         config.get("hash", ""),
@@ -152,23 +147,16 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
     )
 
 
-def _matrix(correct: list[list[int]], total: list[list[int]], way: str = "") -> AccuracyMatrix:
-    if len(correct) != len(total):
-        raise ValueError(f"{len(total)} rows of totals, but {len(correct)} of what was right{way}")
-    matrix = AccuracyMatrix()
-    for right, count in zip(correct, total, strict=True):
-        matrix.add(right, count)
-    return matrix
-
-
 def find_runs(
     paths: Iterable[str | os.PathLike[str]], say: Callable[[str], None] = lambda line: None
 ) -> list[RunResult]:
     """Every run in `paths`: run folders, and folders that contain some at any depth.
 
-    A run inside a folder that has no finished task is left out, and `say` is told.
+    A run that cannot be read is left out, and so is one inside a folder that has no finished task;
+    `say` is told.
     """
     runs: dict[str, RunResult] = {}
+    damages: list[DafuseError] = []
     for path in map(Path, paths):
         if not path.is_dir():
             raise DafuseError(f"{path} is not a folder")
@@ -182,6 +170,11 @@ def find_runs(
                 if folder == path:
                     raise
                 say(f"left out: {nothing}")
+            except DafuseError as damage:
+                damages.append(damage)
+                say(f"left out: {damage}")
+    if not runs and damages:
+        raise damages[0]
     if not runs:
         raise NoResultsYet("there is nothing to report yet: none of the runs has a finished task")
     return list(runs.values())
@@ -193,7 +186,7 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
     if real in visited:  # a link that leads back
         return
     visited.add(real)
-    if (folder / "config.json").is_file():
+    if os.path.lexists(folder / "config.json"):
         yield folder
         return
     for inner in sorted(folder.iterdir()):
@@ -202,18 +195,30 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:
-    again = f"delete {path.parent}, or start its run again, which writes results.json anew"
-    content = read_sealed(path, again)
-    _demand(path, content, "format", *keys)
-    if content["format"] != FORMAT:
-        raise DafuseError(
-            f"{path} has format {content['format']}, and this dafuse reads {FORMAT}: "
-            "it was written by a newer version, so upgrade dafuse"
-        )
-    return content
-
-
-def _demand(path: Path, content: Any, *keys: str) -> None:
-    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    content = read_sealed(path, _again(path.parent), path.parent)
+    missing = [
+        key for key in ("format", *keys) if not isinstance(content, dict) or key not in content
+    ]
     if missing:
         raise DafuseError(f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}")
+    if content["format"] != FORMAT:
+        raise DafuseError(
+            f"{path} has format {content['format']!r}, and this dafuse reads {FORMAT}: "
+            "it was written by a newer version, so upgrade dafuse"
+        )
+    return dict(content)
+
+
+def _require(path: Path, content: dict[str, Any], shape: Shape) -> None:
+    try:
+        require_shape(content, Each(ANYTHING))
+        require_shape(content, shape)
+    except ValueError as error:
+        raise DafuseError(
+            f"{path} was not written by a dafuse run: {error}; {_again(path.parent)}"
+        ) from None
+
+
+def _again(folder: Path) -> str:
+    """What to do about a run's file that cannot be reported."""
+    return f"delete {folder}, or start its run again, which writes results.json anew"
