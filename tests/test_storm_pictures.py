@@ -22,7 +22,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pictures]:
     part.close()
 
 
-@pytest.mark.parametrize("kind", ["tables"])
+@pytest.mark.parametrize(
+    "kind", ["pictures, predicted", "pictures, learned", "names of classes", "tables"]
+)
 def test_hostile_files_are_named_and_change_nothing(pictures: Pictures, kind: str) -> None:
     for seed in range(2):
         trial = pictures.tried(kind, seed, Random(seed))
