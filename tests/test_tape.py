@@ -129,5 +129,5 @@ def test_a_changed_bit_of_a_record_is_refused(tmp_path: Path) -> None:
         with suppress(DafuseError):
             found = read()
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
-    with pytest.raises(DafuseError, match=f"{file} is damaged: its tensors do not have"):
+    with pytest.raises(DafuseError, match=f"{file} is damaged: its tensors do not match"):
         read()

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
-HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # kinds of characters: they show nothing, but act
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # categories of characters that show nothing but act
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # Persian and Indic words, and emoji, use them
 
 
@@ -15,9 +15,9 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def shown(text: object, escape: Callable[[str], str] | None = None) -> str:
-    """One line in which what a terminal would obey is spelt out: ``\\x1b`` for an escape.
+    """Return one line that spells out what a terminal would obey: ``\\x1b`` for an escape.
 
-    Names of files and what a model's file says may hold anything.
+    File names and the contents of a model's files may hold anything.
     """
     escape = escape or (lambda one: one.encode("unicode_escape").decode())
     hidden = (one for one in str(text) if unicodedata.category(one) in HIDDEN)
@@ -30,6 +30,8 @@ def shown_lines(lines: Iterable[str]) -> str:
 
 
 def shown_json(value: Any) -> str:
-    """Indented JSON that says the same, with nothing in it that a terminal would obey."""
-    lines = json.dumps(value, indent=1, ensure_ascii=False).split("\n")  # none is inside a text
+    """Return the value as indented JSON, in which nothing is left that a terminal would obey."""
+    lines = json.dumps(value, indent=1, ensure_ascii=False).split(
+        "\n"
+    )  # no text contains a newline
     return "\n".join(shown(line, lambda one: json.dumps(one)[1:-1]) for line in lines)

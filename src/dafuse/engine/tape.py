@@ -60,8 +60,8 @@ class Tape:
                 # copies: memory of a file may be aligned otherwise, which changes how sums round
                 names = about["order"].split("\n")
                 tensors = {name: saved.get_tensor(name).clone() for name in names}
-            if about.get("sha256", digest := _digest(tensors)) != digest:  # older ones have none
-                raise ValueError("its tensors do not have the SHA-256 that it tells")
+            if about.get("sha256", digest := _digest(tensors)) != digest:  # older files have none
+                raise ValueError("its tensors do not match its SHA-256")
             return {name: tensor.to(self.device) for name, tensor in tensors.items()}
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DafuseError(
@@ -71,7 +71,7 @@ class Tape:
 
 
 def _digest(tensors: Tensors) -> str:
-    """The SHA-256 of the tensors on the CPU: their names, kinds, shapes and bytes, in order."""
+    """Return the SHA-256 of CPU tensors: their names, types, shapes and bytes, in order."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -115,8 +115,8 @@ def _require_same_training(config: RunConfig, source: Path) -> None:
     found = read_sealed(source / "config.json", "replay another run", source)
     saved = saved_config(found.get("config") if isinstance(found, dict) else None, source)
     if different := differences(training_part(saved), training_part(config)):
-        told = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
-        raise DafuseError(f"{source} was trained differently, so it cannot be replayed: {told}")
+        changes = "; ".join(f"{key} {old!r}, now {new!r}" for key, old, new in different[:5])
+        raise DafuseError(f"{source} was trained differently, so it cannot be replayed: {changes}")
 
 
 def training_part(config: RunConfig) -> dict[str, Any]:

@@ -17,7 +17,7 @@ MANY = 2  # images per feature column, from which on only the usual penalty is t
 NEAREST = 1e6  # a penalty at which only class means count: with it, LDA is the nearest class mean
 ENOUGH = 3  # images per class, from which on leave-one-out can tell penalties apart
 FEW, FADING = 1 / 3, 4  # of the emphasis on CLS tokens, in images per feature column
-TRIED_ON = 1000  # max number of images that penalties are tried on; a system for each must pay
+TRIED_ON = 1000  # images to try penalties on; fewer do not pay for a system each
 
 
 def usual_penalty(kind: Kind, images: float, width: int) -> float:
@@ -68,9 +68,9 @@ class Evidence:
 
     @classmethod
     def from_array(cls, kept: np.ndarray) -> "Evidence":
-        """Return what `array` was made of; refuse, by `ValueError`, what it never gives."""
+        """Undo `array`; raise `ValueError` for values that it never gives."""
         if kept.shape != (2, *_nothing_tried().shape) or not (kept[1] >= 0).all():
-            raise ValueError("what images left out said of penalties does not fit")
+            raise ValueError("the evidence of penalties has another shape or negative counts")
         return cls(*kept)
 
 

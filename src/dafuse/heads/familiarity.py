@@ -107,7 +107,7 @@ class Familiarity:
         if mix_CR.shape[:1] != own_C.shape or not whole:
             raise ValueError("the arrays of familiarity do not fit together")
         if numbers[PREFIX + "start"] < 0:
-            raise ValueError("familiarity is of columns that there are not")
+            raise ValueError("familiarity starts at a negative column")
         whiten_DD = np.zeros((width, width), packed.dtype)
         whiten_DD[upper] = packed
         level, pull, start, far = (float(numbers[PREFIX + name]) for name in NUMBERS)

@@ -115,12 +115,12 @@ class Head:
         if step_F is not None and step_F.shape != weights_CF.shape[1:]:
             raise ValueError("there is not one step for each column of the weights")
         if not 0 < known["sharpness"] < math.inf or math.isnan(known["threshold"]):
-            raise ValueError("the calibration is not finite")
+            raise ValueError("the calibration is out of range")
         likeness = Familiarity.from_arrays(arrays, numbers) if "mix" in arrays else None
         if likeness is not None and likeness.columns.stop > weights_CF.shape[1]:
-            raise ValueError("familiarity is of more columns than the weights")
+            raise ValueError("familiarity has more columns than the weights")
         if likeness is not None and likeness.own_C.shape != bias_C.shape:
-            raise ValueError("familiarity is of other classes than the weights")
+            raise ValueError("familiarity has other classes than the weights")
         cosine = bool(numbers["cosine"])
         return cls(weights_CF, bias_C, step_F, cosine, likeness=likeness, **known)
 

@@ -184,9 +184,9 @@ class LayUP(Method):
         folds = [(within_N % FOLDS) == fold for fold in range(FOLDS)]
         for held_N in (held_N for held_N in folds if held_N.any() and not held_N.all()):
             gram_MM, moments_CM = self._with(feats_NM[~held_N], labels_N[~held_N])
-            least = rounding_floor(gram_MM, torch.float64)
+            floor = rounding_floor(gram_MM, torch.float64)
             for penalty in PENALTIES:
-                weights_CM = solve(gram_MM, moments_CM, max(penalty, least))
+                weights_CM = solve(gram_MM, moments_CM, max(penalty, floor))
                 found_K = (exact(feats_NM[held_N]) @ weights_CM.T).argmax(1)
                 right_K = found_K == labels_N[held_N].to(found_K.device)
                 accuracy[penalty] += float(right_K.double().mean())
