@@ -3,12 +3,10 @@
 import argparse
 import os
 import secrets
-import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -34,21 +32,6 @@ ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, an
 def main(arguments: list[str]) -> None:
     options = _parse(arguments)
     _require_servable(options)
-    with _sigterm_as_ctrl_c():
-        _serve(options)
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM, by which systems end a service, do in the block what Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _serve(options: argparse.Namespace) -> None:
     from dafuse.product.server.app import create_app
     from dafuse.product.server.connections import Server
 
