@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from conftest import small_dataset
+from dafuse.commands.report import main as report_command
+from dafuse.commands.terminal import show_results
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
@@ -196,6 +198,19 @@ def test_what_is_no_file_of_its_own_is_named(tmp_path, name):
     os.mkfifo(folder / name)
     with pytest.raises(DafuseError, match=rf"cannot read .*{name}"):
         find_runs([tmp_path])
+
+
+def test_what_a_terminal_would_obey_is_spelt_out(tmp_path, capsys):
+    make_run(tmp_path / "runs" / "good", method="red\x1b[31m", done=1)
+    bad = make_run(tmp_path / "runs" / "bad\x1b[2J")
+    rewrite(bad, "results.json", put("correct", 0, 0, value=9_999))
+    runs = find_runs([tmp_path / "runs"])
+    show_results(runs, tmp_path / "page\x1b.html")
+    report_command([str(tmp_path / "runs"), "--out", str(tmp_path / "report")])
+    told = capsys.readouterr().out + (tmp_path / "report" / "table.md").read_text()
+    assert "\x1b" not in told
+    assert "red\\x1b[31m" in told
+    assert "bad\\x1b[2J" in told
 
 
 def test_partial_run_is_marked(tmp_path):

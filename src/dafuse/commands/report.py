@@ -3,6 +3,7 @@
 from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.report.command import report, write_ledger
+from dafuse.wording import shown_lines
 
 VIT_B = "vit_base_patch16_224.augreg_in21k"  # the paper's network, whose weights few have at hand
 
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if (options.with_recipes or options.no_speeds) and not options.ledger:
         raise DafuseError("--with-recipes and --no-speeds are about a ledger: say --ledger FILE")
-    print(report(options.runs, options.out))
+    print(shown_lines(report(options.runs, options.out).split("\n")))
     if options.ledger:
         from dafuse.commands.run import RECIPES, expected, read_recipe
         from dafuse.report.setting import Recipe

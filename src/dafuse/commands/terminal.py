@@ -10,6 +10,7 @@ from dafuse.report.grid import grid
 from dafuse.report.page import write_page
 from dafuse.report.runs import RunResult
 from dafuse.report.tables import make_table, terminal, terminal_rows
+from dafuse.wording import shown
 
 
 def wide_console() -> Console:
@@ -35,9 +36,10 @@ def show_results(
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     for run in runs:
         if found := measurements.readable_measurement(run.folder):
-            console.print(f"{run.folder.name}: {measurements.how_measured(found)}", markup=False)
+            told = f"{run.folder.name}: {measurements.how_measured(found)}"
+            console.print(shown(told), markup=False)
             rows = [measurements.AGREEMENT, *measurements.agreement_rows(found)]
             together = [[row[0], *row[3:]] for row in rows if row[1] in ("Part", "all")]
             console.print(terminal_rows(together[0], together[1:]))
             console.print(terminal_rows(*measurements.path_rows(found)))
-    console.print(f"report: {page.resolve()}", markup=False, highlight=False, soft_wrap=True)
+    console.print(shown(f"report: {page.resolve()}"), markup=False, highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS, NAN, Column, measures
 from dafuse.report.runs import RunResult
+from dafuse.wording import shown
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
@@ -158,16 +159,16 @@ def terminal_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> "Termin
 
     drawn = TerminalTable(box=SIMPLE_HEAD)
     for number, title in enumerate(head):
-        drawn.add_column(Text(title), justify="right" if number else "left")
+        drawn.add_column(Text(shown(title)), justify="right" if number else "left")
     for row in rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(shown(text)) for text in row))
     return drawn
 
 
 def _escape_markdown(text: str) -> str:
     for plain, escaped in (("\\", "\\\\"), ("|", r"\|"), ("<", "&lt;"), ("*", r"\*"), ("\n", " ")):
         text = text.replace(plain, escaped)
-    return text
+    return shown(text)
 
 
 _LATEX = {
