@@ -61,7 +61,7 @@ SIZES = {
 def parts(setting: Setting) -> Parts:
     sizes = setting.sizes(SIZES)
     return {
-        "one picture, cold": partial(_cold, setting, sizes),
+        "one image, cold": partial(_cold, setting, sizes),
         "a lesson, cold": partial(_lesson, setting, sizes),
         "many classes": partial(_many, setting, sizes),
     }
@@ -71,11 +71,11 @@ def _cold(setting: Setting, sizes: Sizes) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         images, model = _drawn(folder, sizes), Path(folder) / "model"
         _dafuse("learn", model, images)
-        picture = next(images.glob("*/*.jpg"))
+        image = next(images.glob("*/*.jpg"))
         used: list[float] = []
 
         def predict() -> float:
-            seconds, memory = _dafuse("predict", model, picture)
+            seconds, memory = _dafuse("predict", model, image)
             used.append(memory)
             return seconds
 
@@ -118,22 +118,22 @@ def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
 
 def _many(setting: Setting, sizes: Sizes) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        picture = next(_drawn(folder, sizes).glob("*/*.jpg"))
+        image = next(_drawn(folder, sizes).glob("*/*.jpg"))
         models = {count: _taught(Path(folder), count) for count in (sizes.few, sizes.many)}
 
-        def predict(count: int, pictures: int) -> float:
-            return _dafuse("predict", models[count], *([picture] * pictures))[0]
+        def predict(count: int, images: int) -> float:
+            return _dafuse("predict", models[count], *([image] * images))[0]
 
         variants: dict[str, Callable[[], float]] = {
-            f"{pictures} of {count}": partial(predict, count, pictures)
-            for pictures in (1, sizes.asked)
+            f"{images} of {count}": partial(predict, count, images)
+            for images in (1, sizes.asked)
             for count in models
         }
         found = setting.alternate(variants, "many classes")
     goal, rows = None if setting.quick else MANY, []
-    for pictures in (1, sizes.asked):
-        few, many = (found[f"{pictures} of {count}"] for count in models)
-        what, baseline = f"pictures: {pictures}, classes", (f"{sizes.few} classes", few)
+    for images in (1, sizes.asked):
+        few, many = (found[f"{images} of {count}"] for count in models)
+        what, baseline = f"images: {images}, classes", (f"{sizes.few} classes", few)
         rows.append(compared(f"{what}: {sizes.few}", "s", few))
         rows.append(compared(f"{what}: {sizes.many}", "s", many, baseline, "share", goal))
     return rows
