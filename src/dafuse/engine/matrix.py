@@ -64,8 +64,8 @@ class AccuracyMatrix:
 
 
 DEFINITIONS = {
-    "average": "mean over tasks of the accuracy on all test images seen so far (per sample); of a "
-    "stream without tasks, over its points: the area under the curve",
+    "average": "mean over tasks of the accuracy on all test images seen so far (per sample); "
+    "without tasks, mean over the points of evaluation: the area under the curve",
     "final": "accuracy on all test images after the last task (per sample)",
     "average_per_task": "the same average, with each task's accuracy counted once (per task)",
     "final_per_task": "mean over tasks of the accuracy after the last task (per task)",
