@@ -40,9 +40,10 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
 # two of them and 3.5 s with one; alone it takes 1.7 s with two and 1.9 s with one.
 ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget", "demo")
 EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
-    "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib",
+    "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib "
+    "scipy",
     "serve": "fastapi uvicorn multipart python_multipart starlette pydantic",
-    "sklearn": "sklearn scipy",
+    "sklearn": "sklearn",
     "tables": "pyarrow",
 }
 GO_ON = ("demo-research", "run", "experiment")  # started again after Ctrl-C

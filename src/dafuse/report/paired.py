@@ -76,23 +76,10 @@ def plain_rows(found: Iterable[Pairing]) -> list[list[str]]:
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """The t that a Student variable exceeds in size with probability 1 - ``confidence``."""
-    low, high = 0.0, math.pi / 2  # of atan(t / sqrt(freedom))
-    for _ in range(80):
-        angle = (low + high) / 2
-        low, high = (angle, high) if _within(angle, freedom) < confidence else (low, angle)
-    return math.sqrt(freedom) * math.tan(high)
+    """Return the t that a Student variable exceeds in size with probability 1 - ``confidence``."""
+    from scipy.special import stdtrit  # as scipy.stats.t.ppf, which is slow to import
 
-
-def _within(angle: float, freedom: int) -> float:
-    """P(|T| <= sqrt(freedom) tan(angle)), a finite sum for whole degrees of freedom."""
-    odd = freedom % 2
-    term, total = math.cos(angle) if odd else 1.0, 0.0
-    for k in range(2 + odd, freedom + 1, 2):
-        total += term
-        term *= (k - 1) / k * math.cos(angle) ** 2
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    return float(stdtrit(freedom, (1 + confidence) / 2))
 
 
 def _stream(run: RunResult) -> str:
