@@ -103,6 +103,7 @@ class DyingAfter(Fault):
 
     def begin(self) -> None:
         if os.fork() == 0:  # not a thread, which would have to wait for the interpreter
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the group, by `served_lesson`
             time.sleep(self.seconds)
             die()
 
