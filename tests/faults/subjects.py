@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from dafuse.backbones.extractor import embedded_graph
 from dafuse.files import read_json
+from dafuse.sealed import write_sealed
 from faults.command import run, start
 from faults.eyes import write_eye
 from faults.forgery import (
@@ -179,7 +180,9 @@ class Subjects:
     def _runs(self) -> Subject:
         whole = self._folder("runs")
         for name, method in (("one", "daf"), ("two", "lift")):
-            add_measurement(make_run(whole / "runs" / name, method=method, tasks=3, size=2))
+            made = add_measurement(make_run(whole / "runs" / name, method=method, tasks=3, size=2))
+            for file in made.glob("*.json"):
+                write_sealed(file, read_json(file))
 
         def report(here: Path) -> Sequence[object]:
             return ["report", here / "runs", "--out", here / "out"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
+from dafuse.shapes import COUNT, NUMBER, Each, Keys, Maybe, require_shape
 
 FILE = "approximations.json"
 FORMAT = 1  # the one that is written, and read
@@ -33,6 +34,24 @@ AGREEMENT = (
     *("Compared", "Part", "Entries", "Rank correlation", "Cosine", "Ratio of sums"),
     "Negative (%)",
 )
+AGREES = ("rank_correlation", "cosine", "ratio_of_sums", "negative")
+TASK = Keys(
+    {
+        "task": COUNT,
+        "agreement": Keys(
+            dict.fromkeys(COMPARED, Each(Keys({"entries": COUNT, **dict.fromkeys(AGREES, NUMBER)})))
+        ),
+        "path": Maybe(Each([NUMBER])),
+    },
+    {"sampled": Keys(dict.fromkeys(("fisher", "exact"), Each([NUMBER]))), "seconds": NUMBER},
+)
+MEASURED = Keys(
+    {
+        "options": Keys(dict.fromkeys(("images", "probes", "coordinates"), COUNT)),
+        "planned": [COUNT],
+        "tasks": [TASK],
+    }
+)
 Row = list[str]
 
 
@@ -45,7 +64,24 @@ def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     missing = {"options", "planned", "tasks"} - found.keys()
     if missing:
         raise DafuseError(f"{path} lacks {', '.join(sorted(missing))}; delete it to measure again")
+    try:
+        require_shape(found, MEASURED)
+        _require_alike(found["tasks"])
+    except ValueError as error:
+        raise DafuseError(f"{path} is damaged: {error}; delete it to measure again") from None
     return found
+
+
+def _require_alike(tasks: list[dict[str, Any]]) -> None:
+    """Refuse tasks of which other parts were measured, and paths without an end."""
+    for task in tasks:
+        for key in COMPARED:
+            if task["agreement"][key].keys() != tasks[0]["agreement"][key].keys():
+                raise ValueError(f"{key} was measured of other parts at each task")
+        if path := task["path"]:
+            lengths = {len(path.get(name, ())) for name in ("shares", *MODELS)}
+            if len(lengths) > 1 or 0 in lengths:
+                raise ValueError("a path has not a number for each share")
 
 
 def read_measured(path: Path) -> dict[str, Any] | None:

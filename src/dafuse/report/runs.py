@@ -186,8 +186,12 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
     if real in visited:  # a link that leads back
         return
     visited.add(real)
-    if os.path.lexists(folder / "config.json"):
+    has_config, has_results = (
+        os.path.lexists(folder / name) for name in ("config.json", "results.json")
+    )
+    if has_config or has_results:
         yield folder
+    if has_config:
         return
     for inner in sorted(folder.iterdir()):
         if inner.is_dir():
