@@ -25,8 +25,8 @@ DIAGNOSIS = Keys(
         "beta": [Keys({"layer": COUNT}, {"mean": Maybe(NUMBER), "quantiles": Each(NUMBER)})],
         "moved": Each(Maybe(NUMBER)),
         "bound": Each(Maybe(NUMBER)),
-        **dict.fromkeys(("clipped_low", "clipped_high"), NUMBER),
-        **{f"{kind}_abs_gradient_over_displacement": NUMBER for kind in ("mean", "median")},
+        **dict.fromkeys(("clipped_low", "clipped_high"), Maybe(NUMBER)),
+        **{f"{kind}_abs_gradient_over_displacement": Maybe(NUMBER) for kind in ("mean", "median")},
     }
 )
 TASK = Keys(

@@ -63,10 +63,7 @@ class Planned:
         return guess.of_run(self.config)
 
     def make(self, progress: Progress, bench: Bench) -> None:
-        try:
-            self._read()
-        except DafuseError as error:
-            raise DafuseError(f"{error}; delete {self.folder} to run it again") from None
+        self._read()  # what is damaged is refused before anything is computed
         run(self.ready(), progress, bench)
 
     def ready(self) -> RunConfig:

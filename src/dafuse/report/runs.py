@@ -204,7 +204,10 @@ def _read(path: Path, *keys: str) -> dict[str, Any]:
         key for key in ("format", *keys) if not isinstance(content, dict) or key not in content
     ]
     if missing:
-        raise DafuseError(f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}")
+        raise DafuseError(
+            f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}; "
+            f"{_again(path.parent)}"
+        )
     if content["format"] != FORMAT:
         raise DafuseError(
             f"{path} has format {content['format']!r}, and this dafuse reads {FORMAT}: "
