@@ -20,7 +20,7 @@ from dafuse.experiments.common_heads import COMMON
 from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import lift_of
-from dafuse.report.few_images import FILE, advantage, figure_png, means, table
+from dafuse.report.few_images import FILE, advantage, figure, means, table
 from run_folders import rewrite
 
 NAMES = ["nearest mean", *COMMON, "lift", "lift, head auto"]
@@ -105,7 +105,7 @@ def test_the_table_has_the_advantage_its_mean_and_its_min(tmp_path: Path) -> Non
         ("mean of all cells", "-2.50"),
         ("min of all cells", "-10.00"),
     ]
-    figure_png(found, tmp_path / "few.png")
+    figure(found).write_png(tmp_path / "few.png")
     assert (tmp_path / "few.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -22,7 +22,7 @@ def test_import_layers() -> None:
         "import dafuse",
         "from dafuse.cli import main; main(['--help'])",
         "from dafuse.cli import main; main(['--version'])",
-        "import dafuse.report.command",
+        "import dafuse.report.outputs",
         "from dafuse.commands import evaluate, export, forget, info, learn, ledger, predict",
         "from dafuse.commands import rename, serve, undo",
         "import dafuse.commands.bench",

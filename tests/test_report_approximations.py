@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.report.approximation_figures import fisher_against_hessian, loss_along_path, path_png
-from dafuse.report.command import report
-from dafuse.report.measurements import (
+from dafuse.report.approximations import (
     AGREEMENT,
     FILE,
     agreement_rows,
+    fisher_against_hessian,
     how_measured,
+    loss_along_path,
     path_rows,
     read_measurement,
 )
+from dafuse.report.drawing import NothingToDraw
+from dafuse.report.outputs import report
 from dafuse.report.runs import load_run
 from run_folders import add_measurement, make_run, rewrite
 
@@ -48,7 +50,8 @@ def test_what_is_undefined_is_shown_as_unknown(folder):
     found = read_measurement(folder)
     assert agreement_rows(found)[-1][3] == "–"
     assert path_rows(found)[1] == []
-    assert loss_along_path(load_run(folder)) == ""
+    with pytest.raises(NothingToDraw):
+        loss_along_path(load_run(folder))
     assert fisher_against_hessian(load_run(folder))
 
 
@@ -68,21 +71,22 @@ def test_the_report_has_it_and_says_what_is_missing(folder, tmp_path):
 
 def test_figures_tell_their_numbers(folder, tmp_path):
     run = load_run(folder)
-    drawn = loss_along_path(run)
+    drawn = loss_along_path(run).svg()
     assert "in task 2 the loss changes by +0.2, by the Fisher diagonal +0.1" in drawn
     assert "task 4, loss 0.4" in drawn
-    assert "rank correlation 0.80" in fisher_against_hessian(run)
-    path_png(run, tmp_path / "path.png")
+    assert "rank correlation 0.80" in fisher_against_hessian(run).svg()
+    loss_along_path(run).write_png(tmp_path / "path.png")
     assert (tmp_path / "path.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_without_a_measurement_has_nothing_of_it(tmp_path):
     run = load_run(make_run(tmp_path / "run"))
     assert read_measurement(run.folder) is None
-    assert loss_along_path(run) == fisher_against_hessian(run) == ""
+    with pytest.raises(NothingToDraw, match=r"no approximations\.json"):
+        fisher_against_hessian(run)
     assert "approximations" not in report([str(run.folder)], str(tmp_path / "out"))
-    with pytest.raises(DafuseError, match=r"no approximations\.json"):
-        path_png(run, tmp_path / "path.png")
+    with pytest.raises(NothingToDraw, match=r"no approximations\.json"):
+        loss_along_path(run)
 
 
 @pytest.mark.parametrize(

@@ -9,30 +9,31 @@ import numpy as np
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.report import figures, memory, ranking, run_figures
-from dafuse.report.drawing import spread
-from dafuse.report.efficiency import caption, efficiency, efficiency_png
-from dafuse.report.labels import NEAR, place_labels
+from dafuse.report import comparisons, run_figures, tradeoffs
+from dafuse.report.drawing import NEAR, NothingToDraw, place_labels, spread
 from dafuse.report.measures import measures
 from dafuse.report.runs import find_runs, load_run
+from dafuse.report.tradeoffs import efficiency, efficiency_caption
 from run_folders import make_run, rewrite
 
 
 def test_figures_are_complete_svg_without_global_state(tmp_path):
     run = load_run(make_run(tmp_path / "run"))
-    drawn = [
-        figures.accuracy_curves([run]), figures.accuracy_matrix(run), figures.confusion(run),
+    drawings = [
+        comparisons.accuracy_curves([run]), run_figures.accuracy_matrix(run),
+        run_figures.confusion(run),
         run_figures.beta_per_layer(run), run_figures.fusion_diagnosis(run),
         run_figures.bound_terms(run), run_figures.seconds_per_phase(run),
         run_figures.training_loss(run),
     ]  # fmt: skip
+    drawn = [drawing.svg() for drawing in drawings]
     for svg in drawn:
         assert svg.startswith('<svg role="img" aria-label="')
         assert svg.endswith("</svg>")
         assert "<text" in svg  # letters, not outlines
         assert "DejaVu" not in svg  # and the reader's own
     assert "matplotlib.pyplot" not in sys.modules
-    assert figures.accuracy_matrix(run) == drawn[1]  # the same numbers give the same bytes
+    assert drawings[1].svg() == drawn[1]  # the same numbers give the same bytes
 
 
 def test_nothing_recorded_draws_nothing(tmp_path):
@@ -41,17 +42,19 @@ def test_nothing_recorded_draws_nothing(tmp_path):
         run_figures.beta_per_layer, run_figures.fusion_diagnosis, run_figures.bound_terms,
         run_figures.training_loss,
     ):  # fmt: skip
-        assert draw(run) == ""
+        with pytest.raises(NothingToDraw):
+            draw(run)
     rewrite(run.folder, "results.json", lambda content: content.update(confusion=[]))
-    assert figures.confusion(load_run(run.folder)) == ""
+    with pytest.raises(NothingToDraw):
+        run_figures.confusion(load_run(run.folder))
 
 
 def test_most_confused_classes_come_in_pairs():
     counts = np.diag([9, 9, 9, 9, 9])
     counts[1, 4], counts[4, 1], counts[0, 2] = 3, 2, 4
-    assert figures.most_confused(counts, most=2) == [1, 4]
-    assert figures.most_confused(counts, most=4) == [0, 1, 2, 4]
-    assert figures.most_confused(np.diag([9, 9])) == []
+    assert run_figures.most_confused(counts, most=2) == [1, 4]
+    assert run_figures.most_confused(counts, most=4) == [0, 1, 2, 4]
+    assert run_figures.most_confused(np.diag([9, 9])) == []
 
 
 def test_labels_are_moved_apart_only_where_they_collide():
@@ -64,7 +67,7 @@ def test_labels_are_moved_apart_only_where_they_collide():
 
 def test_curves_show_every_way_to_predict(tmp_path):
     make_run(tmp_path / "run", declares={"prediction": "nme"}, others=["cnn"])
-    drawn = figures.accuracy_curves(find_runs([tmp_path]))
+    drawn = comparisons.accuracy_curves(find_runs([tmp_path])).svg()
     assert re.search(r"daf \[nme\] ends at [\d.]+ %.*daf \[cnn\] ends at [\d.]+ %", drawn)
 
 
@@ -73,7 +76,7 @@ def test_readme_picture_is_1200_pixels_wide(tmp_path):
 
     for method in ("daf", "simplecil"):
         make_run(tmp_path / method, method=method)
-    figures.curve_png(find_runs([tmp_path]), tmp_path / "curve.png")
+    comparisons.accuracy_curves(find_runs([tmp_path])).write_png(tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as picture:
         assert picture.width == 1200
 
@@ -103,25 +106,25 @@ def test_efficiency_needs_three_methods_with_both_speeds(tmp_path):
     make_fast_and_slow(tmp_path)
     make_run(tmp_path / "daf2", seed=2)
     runs = find_runs([tmp_path])
-    drawn = efficiency(runs)
+    drawn = efficiency(runs).svg()
     assert drawn.startswith('<svg role="img" aria-label="')
-    assert drawn == efficiency(runs)
+    assert drawn == efficiency(runs).svg()
     for told in ("tuna has ", "trains 150 images/s", "predicts 100 images/s"):
         assert told in drawn
     for written in ("daf", "ease", "tuna", "training (images/s)", "inference (images/s)"):
         assert f">{written}</text>" in drawn
-    assert "right edge" not in caption(runs)
+    assert "right edge" not in efficiency_caption(runs)
     rewrite(tmp_path / "ease", "results.json", untrain)
-    assert efficiency(find_runs([tmp_path])) == ""
-    with pytest.raises(DafuseError, match="needs 3 methods"):
-        efficiency_png(find_runs([tmp_path]), tmp_path / "efficiency.png")
+    with pytest.raises(NothingToDraw, match="needs 3 methods"):
+        efficiency(find_runs([tmp_path]))
 
 
 def test_speeds_are_not_drawn_where_accuracies_do_not_compare(tmp_path):
     make_fast_and_slow(tmp_path)
     make_run(tmp_path / "elsewhere", method="slca", data={"name": "imagenet-r"})
     runs = find_runs([tmp_path])
-    assert efficiency(runs) == ""
+    with pytest.raises(NothingToDraw):
+        efficiency(runs)
     assert efficiency([run for run in runs if run.method != "slca"])
 
 
@@ -131,12 +134,12 @@ def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
     make_run(tmp_path / "paper", method="daf-paper", replay="runs/daf")
     rewrite(tmp_path / "paper", "results.json", untrain)
     runs = find_runs([tmp_path])
-    assert "daf-paper" not in efficiency(runs)
-    assert "Left out, as their training was replayed: daf-paper." in caption(runs)
+    assert "daf-paper" not in efficiency(runs).svg()
+    assert "Left out, as their training was replayed: daf-paper." in efficiency_caption(runs)
     (replayed,) = (run for run in runs if run.method == "daf-paper")
     assert replayed.replayed
     assert math.isnan(measures(replayed)["seconds"])
-    assert "Left out" not in caption([run for run in runs if run is not replayed])
+    assert "Left out" not in efficiency_caption([run for run in runs if run is not replayed])
 
 
 def test_what_trains_nothing_stands_at_the_right_edge(tmp_path):
@@ -145,18 +148,18 @@ def test_what_trains_nothing_stands_at_the_right_edge(tmp_path):
     runs = find_runs([tmp_path])
     assert re.search(
         r"simplecil has [\d.]+ %, trains nothing after its first task, predicts 50 images/s",
-        efficiency(runs),
+        efficiency(runs).svg(),
     )
-    assert "right edge" in caption(runs)
-    assert caption(runs).endswith("All on cpu (2 threads).")
+    assert "right edge" in efficiency_caption(runs)
+    assert efficiency_caption(runs).endswith("All on cpu (2 threads).")
     runs[0].provenance["device"] = "another"
-    assert caption(runs).endswith("measured on another and on cpu (2 threads).")
+    assert efficiency_caption(runs).endswith("measured on another and on cpu (2 threads).")
 
 
 def test_other_ways_to_predict_have_no_speed_and_no_point(tmp_path):
     make_fast_and_slow(tmp_path, ("daf", "tuna"))
     make_run(tmp_path / "icarl", method="icarl", declares={"prediction": "nme"}, others=["cnn"])
-    drawn = efficiency(find_runs([tmp_path]))
+    drawn = efficiency(find_runs([tmp_path])).svg()
     assert ">icarl [nme]</text>" in drawn
     assert "cnn" not in drawn
 
@@ -164,10 +167,10 @@ def test_other_ways_to_predict_have_no_speed_and_no_point(tmp_path):
 def test_names_beside_points_are_no_formulas_and_not_endless(tmp_path):
     make_fast_and_slow(tmp_path)
     make_run(tmp_path / "odd", options={"rule": "$x^$ <&> {"})
-    drawn = efficiency(find_runs([tmp_path]))
+    drawn = efficiency(find_runs([tmp_path])).svg()
     assert ">daf (rule=$x^$ &lt;&amp;&gt; {)</text>" in drawn
     make_run(tmp_path / "long", options={"rule": "r" * 32})
-    assert f">daf (rule={'r' * 21}…</text>" in efficiency(find_runs([tmp_path]))
+    assert f">daf (rule={'r' * 21}…</text>" in efficiency(find_runs([tmp_path])).svg()
 
 
 @pytest.mark.parametrize("factor", [1, 1.0001, 7, 1000])
@@ -180,7 +183,7 @@ def test_axes_of_speed_have_ticks_whatever_the_range(tmp_path, factor):
                 task["seconds"] = {"train": 13 * factor**number, "evaluate": 1.7 * factor**number}
 
         rewrite(tmp_path / method, "results.json", at_speed)
-    drawn = efficiency(find_runs([tmp_path]))
+    drawn = efficiency(find_runs([tmp_path])).svg()
     for anchor in ("middle", "start"):  # of the horizontal axis, and of the colours
         assert len(re.findall(rf"text-anchor: {anchor}[^>]*>[\d.e+-]+</text>", drawn)) >= 2
 
@@ -188,7 +191,8 @@ def test_axes_of_speed_have_ticks_whatever_the_range(tmp_path, factor):
 def test_efficiency_picture_is_1200_pixels_wide(tmp_path):
     from PIL import Image
 
-    efficiency_png(find_runs([make_fast_and_slow(tmp_path)]), tmp_path / "efficiency.png")
+    runs = find_runs([make_fast_and_slow(tmp_path)])
+    efficiency(runs).write_png(tmp_path / "efficiency.png")
     with Image.open(tmp_path / "efficiency.png") as picture:
         assert picture.width == 1200
 
@@ -238,18 +242,18 @@ def test_accuracy_against_bytes_names_series_by_words_and_points_by_numbers(tmp_
     runs = kept(
         tmp_path, {**common, "width": 9}, common, {**common, "keep": "classwise", "rank": 2}
     )
-    found = memory.points(runs)
+    found = tradeoffs.memory_points(runs)
     assert [(point.series, point.label, point.kept) for point in found] == [
         ("pooled", "width 9", 1000),
         ("pooled", "width 0", 2000),
         ("classwise", "", 3000),
     ]
-    table = memory.rows(runs)
+    table = tradeoffs.memory_rows(runs)
     assert [row[-2:] for row in table] == [["1 kB", "50 B"], ["2 kB", "100 B"], ["3 kB", "150 B"]]
-    for draw in (memory.memory_png, ranking.ranking_png):
-        draw(runs, tmp_path / "figure.png")
+    for draw in (tradeoffs.memory, comparisons.ranking):
+        draw(runs).write_png(tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    averages = [row.cells["average"].mean for row in ranking.ranked(runs)]
+    averages = [row.cells["average"].mean for row in comparisons.ranked(runs)]
     assert averages == sorted(averages, reverse=True)
 
 
@@ -257,10 +261,10 @@ def test_settings_that_do_not_compare_make_neither(tmp_path):
     for number, data in enumerate(("cifar100", "cifar100", "imagenet-r")):
         make_run(tmp_path / str(number), seed=number, data={"name": data})
     runs = find_runs([tmp_path])
-    assert memory.rows(runs) == []
-    for draw in (memory.memory_png, ranking.ranking_png):
+    assert tradeoffs.memory_rows(runs) == []
+    for draw in (tradeoffs.memory, comparisons.ranking):
         with pytest.raises(DafuseError, match="on the same data and stream"):
-            draw(runs, tmp_path / "figure.png")
+            draw(runs)
 
 
 def test_streams_are_told_apart_by_lines_and_methods_by_colours(tmp_path):
@@ -268,6 +272,6 @@ def test_streams_are_told_apart_by_lines_and_methods_by_colours(tmp_path):
         for method in ("lift", "simplecil"):
             make_run(tmp_path / f"{stream}-{method}", method=method, stream=stream)
     runs = sorted(find_runs([tmp_path]), key=lambda run: (run.stream, run.method))
-    strokes = figures._strokes(figures.group_runs(runs))
-    assert [colour for colour, _ in strokes] == [*figures.PALETTE[:2]] * 2
+    strokes = comparisons._strokes(comparisons.group_runs(runs))
+    assert [colour for colour, _ in strokes] == [*comparisons.PALETTE[:2]] * 2
     assert [line for _, line in strokes] == ["-", "-", "--", "--"]

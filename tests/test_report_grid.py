@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dafuse.report.command import report
-from dafuse.report.grid import grid, grids
+from dafuse.report.outputs import report
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs
+from dafuse.report.tables import grid, grids
 from run_folders import make_run
 
 

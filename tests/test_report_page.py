@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.report.command import report
+from dafuse.report.outputs import report
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs, load_run
 from run_folders import NASTY, make_run, rewrite
@@ -173,7 +173,7 @@ def test_command_writes_everything_and_says_so(tmp_path):
 
 def test_report_never_imports_torch():
     code = (
-        "import sys, dafuse.report.command; "
+        "import sys, dafuse.report.outputs; "
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,11 +14,10 @@ from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.report import tables
-from dafuse.report.groups import group_runs
-from dafuse.report.ledger import ledger
 from dafuse.report.page import page
 from dafuse.report.runs import NoResultsYet, find_runs, load_run
-from dafuse.report.setting import USUAL, Recipe
+from dafuse.report.runs_table import ledger
+from dafuse.report.settings import USUAL, Recipe, group_runs
 from run_folders import make_run, rewrite
 
 

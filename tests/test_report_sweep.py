@@ -2,11 +2,11 @@
 
 import pytest
 
-from dafuse.errors import DafuseError
-from dafuse.report.command import report
+from dafuse.report.comparisons import sweep, swept_option
+from dafuse.report.drawing import NothingToDraw
+from dafuse.report.outputs import report
 from dafuse.report.page import page
 from dafuse.report.runs import find_runs
-from dafuse.report.sweep import sweep, sweep_png, swept_option
 from run_folders import make_run
 
 
@@ -26,7 +26,7 @@ def daf(**options):
 def test_the_varied_option_is_drawn_in_order_of_its_values(tmp_path):
     runs = runs_with(tmp_path, daf(alpha=3.0), daf(alpha=0.5), daf(alpha=1.0), seeds=(1, 2))
     assert swept_option(runs) == "method.alpha"
-    drawn = sweep(runs)
+    drawn = sweep(runs).svg()
     assert "Accuracies in percent over method.alpha. 0.5: plasticity" in drawn
     assert drawn.index("; 1: plasticity") < drawn.index("; 3: plasticity")
     for name in ("Plasticity", "Average", "Final", "Stability"):
@@ -48,7 +48,6 @@ def test_the_varied_option_is_drawn_in_order_of_its_values(tmp_path):
 def test_nothing_else_is_taken_for_it(tmp_path, methods):
     runs = runs_with(tmp_path, *methods)
     assert swept_option(runs) == ""
-    assert sweep(runs) == ""
-    with pytest.raises(DafuseError, match="differ in one option"):
-        sweep_png(runs, tmp_path / "sweep.png")
+    with pytest.raises(NothingToDraw, match="differ in one option"):
+        sweep(runs)
     assert "Over alpha" not in page(runs)

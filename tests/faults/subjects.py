@@ -226,10 +226,10 @@ def use_package(here: Path) -> None:
 
 def tables_alone(here: Path) -> None:
     """Let a report make its tables alone: pictures take a second, and show the same."""
-    from dafuse.report import command
+    from dafuse.report import outputs
 
-    command.FIGURES = {}
-    command.page = _no_page
+    outputs.FIGURES = {}
+    outputs.page = _no_page
 
 
 def die_after_a_task() -> None:

@@ -136,6 +136,7 @@ def test_many_answers_that_nobody_watches_say_how_far_they_are(
     ("module", "expected"),
     [
         ("matplotlib", "pip install 'dafuse[torch]'"),
+        ("scipy", "pip install 'dafuse[torch]'"),
         ("uvicorn", "pip install 'dafuse[serve]'"),
         ("sklearn", "pip install 'dafuse[sklearn]'"),
         ("pyarrow", "pip install 'dafuse[tables]'"),

@@ -2,7 +2,7 @@
 
 from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
-from dafuse.report.command import report, write_ledger
+from dafuse.report.outputs import report, write_ledger
 from dafuse.wording import shown_lines
 
 VIT_B = "vit_base_patch16_224.augreg_in21k"  # the paper's network, whose weights few have at hand
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     print(shown_lines(report(options.runs, options.out).split("\n")))
     if options.ledger:
         from dafuse.commands.run import RECIPES, expected, read_recipe
-        from dafuse.report.setting import Recipe
+        from dafuse.report.settings import Recipe
 
         paths = sorted(RECIPES.glob("*.yaml"))
         recipes = [Recipe(path.stem, read_recipe(path.stem), expected(path)) for path in paths]

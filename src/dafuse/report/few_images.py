@@ -9,19 +9,15 @@ import math
 import os
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dafuse.files import write_atomically
-from dafuse.report.drawing import (
-    PICTURE,
-    NothingToDraw,
-    canvas,
-    heat_map,
-    png,
-    write_in_cells,
-)
-from dafuse.report.measurements import read_measured
+from dafuse.report.approximations import read_measured
+from dafuse.report.drawing import Drawing, NothingToDraw, heat_map, write_in_cells
 from dafuse.report.tables import UNKNOWN, markdown_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE = "few-images.json"
 OWN = "lift"  # whose advantage is told
@@ -78,8 +74,8 @@ def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["Classes, images of each", "Draws", *names, DIFFERENCE], rows
 
 
-def figure_png(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """The advantage in each cell: classes down, images of each across. 1200 pixels wide."""
+def figure(found: dict[str, Any]) -> Drawing:
+    """Draw the advantage in each cell: classes down, images of each across."""
     by_cell = means(found)
     classes, images = (sorted({cell[k] for cell in by_cell}) for k in (0, 1))
     if len(by_cell) < 2:
@@ -87,15 +83,16 @@ def figure_png(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
     gains = {cell: advantage(accuracy) for cell, accuracy in by_cell.items()}
     values = [[gains.get((down, across), math.nan) for across in images] for down in classes]
     low, high = min(gains.values()), max(gains.values())
-    with canvas(8, 4.4, **PICTURE) as figure:
+
+    def draw(figure: "Figure", _: float) -> None:
         axes = figure.subplots()
         heat_map(axes, values, low, max(high, low + 0.1), f"{DIFFERENCE} (points)")
         write_in_cells(axes, values, (low + high) / 2, size=11, form="{:+.1f}")
         axes.set_xticks(range(len(images)), [str(count) for count in images])
         axes.set_yticks(range(len(classes)), [str(count) for count in classes])
         axes.set(xlabel="images of a class", ylabel="classes")
-        picture = png(figure)
-    write_atomically(path, picture)
+
+    return Drawing(draw)
 
 
 def write_cells(found: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
@@ -106,7 +103,7 @@ def write_cells(found: dict[str, Any], file: Path, title: str, missing: str) -> 
     write_atomically(markdown, f"# {title}\n\n{note}\n{markdown_rows(*table(found))}{below}")
     lines = [f"table: {markdown}"]
     try:
-        figure_png(found, picture)
+        figure(found).write_png(picture)
         lines.append(f"figure: {picture}")
     except NothingToDraw as why:
         lines.append(f"no figure: {why}")

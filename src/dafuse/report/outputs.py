@@ -1,19 +1,16 @@
-"""What runs can be made into, by name: tables as Markdown, figures as pictures."""
+"""What is made of runs: a page, tables and figures by name, a table of all runs, in files."""
 
-import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from dafuse.files import write_atomically
-from dafuse.report import measurements, memory, paired, tables
-from dafuse.report.approximation_figures import path_png
-from dafuse.report.drawing import NothingToDraw
-from dafuse.report.efficiency import efficiency_png
-from dafuse.report.figures import curve_png
-from dafuse.report.grid import grids
-from dafuse.report.ranking import ranking_png
-from dafuse.report.runs import RunResult
-from dafuse.report.sweep import sweep_png
+from dafuse.files import make_folder, write_atomically
+from dafuse.report import approximations, comparisons, paired, tables, tradeoffs
+from dafuse.report.drawing import Drawing, NothingToDraw
+from dafuse.report.page import page
+from dafuse.report.runs import RunResult, find_runs
+from dafuse.report.runs_table import csv_ledger, ledger, markdown_ledger
+from dafuse.report.settings import Recipe
 
 Runs = list[RunResult]
 
@@ -23,12 +20,12 @@ def results_table(runs: Runs) -> str:
 
 
 def grid_table(runs: Runs) -> str:
-    return "\n".join(tables.markdown_rows(*crossed) for crossed in grids(runs))
+    return "\n".join(tables.markdown_rows(*crossed) for crossed in tables.grids(runs))
 
 
 def memory_table(runs: Runs) -> str:
-    rows = memory.rows(runs)
-    return tables.markdown_rows(memory.HEAD, rows) if rows else ""
+    rows = tradeoffs.memory_rows(runs)
+    return tables.markdown_rows(tradeoffs.MEMORY_HEAD, rows) if rows else ""
 
 
 def paired_table(runs: Runs) -> str:
@@ -40,21 +37,20 @@ def approximations_table(runs: Runs) -> str:
     """What was measured of DAF's approximations at these runs."""
     parts = []
     for run in runs:
-        if found := measurements.readable_measurement(run.folder):
-            agreement = measurements.AGREEMENT, measurements.agreement_rows(found)
-            told = f"{run.folder.name}: {measurements.how_measured(found)}"
-            both = (tables.markdown_rows(*t) for t in (agreement, measurements.path_rows(found)))
+        if found := approximations.readable_measurement(run.folder):
+            agreement = approximations.AGREEMENT, approximations.agreement_rows(found)
+            told = f"{run.folder.name}: {approximations.how_measured(found)}"
+            both = (tables.markdown_rows(*t) for t in (agreement, approximations.path_rows(found)))
             parts.append("\n".join([f"{told}\n", *both]))
     return "\n".join(parts)
 
 
-def approximations_png(runs: Runs, path: str | os.PathLike[str]) -> None:
-    """Of the first run at which something was measured."""
-    measured = (run for run in runs if measurements.readable_measurement(run.folder))
-    run = next(measured, None)
-    if run is None:
-        raise NothingToDraw("the figure needs a run at which the approximations were measured")
-    path_png(run, path)
+def approximations_figure(runs: Runs) -> Drawing:
+    """Draw those of the first run at which something was measured."""
+    for run in runs:
+        if approximations.readable_measurement(run.folder):
+            return approximations.loss_along_path(run)
+    raise NothingToDraw("the figure needs a run at which the approximations were measured")
 
 
 TABLES: dict[str, Callable[[Runs], str]] = {  # "" where the runs do not make one
@@ -64,13 +60,13 @@ TABLES: dict[str, Callable[[Runs], str]] = {  # "" where the runs do not make on
     "memory": memory_table,
     "approximations": approximations_table,
 }
-FIGURES: dict[str, Callable[[Runs, Path], None]] = {  # NothingToDraw where they do not make one
-    "accuracy": curve_png,
-    "efficiency": efficiency_png,
-    "sweep": sweep_png,
-    "ranking": ranking_png,
-    "memory": memory.memory_png,
-    "approximations": approximations_png,
+FIGURES: dict[str, Callable[[Runs], Drawing]] = {  # NothingToDraw where they do not make one
+    "accuracy": comparisons.accuracy_curves,
+    "efficiency": tradeoffs.efficiency,
+    "sweep": comparisons.sweep,
+    "ranking": comparisons.ranking,
+    "memory": tradeoffs.memory,
+    "approximations": approximations_figure,
 }
 
 
@@ -82,7 +78,7 @@ def write_outputs(
     figure: str,
     missing: Sequence[str],
 ) -> list[str]:
-    """The tables of these names in one Markdown file, and the figure; the lines to tell the user.
+    """Write these tables into one Markdown file, and the figure; return the lines to tell the user.
 
     Args:
         runs: those that are there
@@ -100,9 +96,54 @@ def write_outputs(
     lines.append(f"table: {table}")
     lines += [f"no {name}: these runs do not make one" for name, part in parts.items() if not part]
     try:
-        FIGURES[figure](runs, picture)
+        FIGURES[figure](runs).write_png(picture)
         lines.append(f"figure: {picture}")
     except NothingToDraw as why:
         picture.unlink(missing_ok=True)  # of other runs
         lines.append(f"no figure: {why}")
     return lines
+
+
+def report(paths: list[str], out: str = "report") -> str:
+    """Write a page, tables and pictures about runs; return the lines to tell the user.
+
+    Args:
+        paths: Run folders, or folders that contain some at any depth.
+        out: The folder to write into; it is made if it is not there.
+    """
+    lines: list[str] = []
+    runs = find_runs(paths, say=lines.append)
+    lines += [f"left out: {damage}" for damage in approximations.damages(r.folder for r in runs)]
+    folder = make_folder(out)
+    table = tables.make_table(runs)
+    contents = {
+        "report.html": page(runs),
+        "table.csv": tables.csv(table),
+        "table.tex": tables.latex(table),
+        **{f"{name}.md": make(runs) for name, make in TABLES.items()},
+    }
+    written = {name: content for name, content in contents.items() if content}
+    for name, content in written.items():
+        write_atomically(folder / name, content)
+    lines += [f"wrote {folder / name}" for name in written]
+    for name, draw in FIGURES.items():
+        with suppress(NothingToDraw):
+            draw(runs).write_png(folder / f"{name}.png")
+            lines.append(f"wrote {folder / name}.png")
+    return "\n".join(lines)
+
+
+def write_ledger(
+    paths: list[str],
+    file: str,
+    recipes: Sequence[Recipe] = (),
+    listed: Sequence[Recipe] = (),
+    speeds: bool = True,
+) -> str:
+    """Write the ledger of these runs; return the line to tell the user.
+
+    The file is CSV if its name ends in ``.csv``, and Markdown otherwise.
+    """
+    write = csv_ledger if Path(file).suffix.lower() == ".csv" else markdown_ledger
+    write_atomically(file, write(ledger(find_runs(paths), recipes, listed, speeds)))
+    return f"wrote {file}"

@@ -9,14 +9,11 @@ from string import Template
 from dafuse import __version__
 from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
-from dafuse.report import efficiency, figures, paired, tables
-from dafuse.report.grid import grid
-from dafuse.report.groups import Group, group_runs
+from dafuse.report import comparisons, paired, tables, tradeoffs
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
 from dafuse.report.section import html_figure, html_table, mark_of, run_section, with_deviation
-from dafuse.report.setting import stream_name
-from dafuse.report.sweep import sweep, swept_option
+from dafuse.report.settings import Group, group_runs, stream_name
 
 
 def write_page(
@@ -56,10 +53,12 @@ def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) ->
         if repeated
         else "",
         missing=_missing(missing),
-        grid=html_table(*crossed) if (crossed := grid(runs)) else "",
+        grid=html_table(*crossed) if (crossed := tables.grid(runs)) else "",
         paired=_paired(runs),
-        curves=html_figure(
-            figures.accuracy_curves(runs),
+        curves=""
+        if all(len(run.curve) == 1 for run in runs)  # points make no curve
+        else html_figure(
+            lambda: comparisons.accuracy_curves(runs),
             "curves",
             "Accuracy while classes arrive",
             "Accuracy over all test images of the classes seen so far (per sample)."
@@ -67,17 +66,17 @@ def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) ->
             wide=True,
         ),
         sweep=html_figure(
-            sweep(runs),
+            lambda: comparisons.sweep(runs),
             "sweep",
-            f"Over {swept_option(runs).removeprefix('method.')}",
+            f"Over {comparisons.swept_option(runs).removeprefix('method.')}",
             "All else is equal." + (" Bars: ± one deviation over seeds." if repeated else ""),
             wide=True,
         ),
         efficiency=html_figure(
-            efficiency.efficiency(runs),
+            lambda: tradeoffs.efficiency(runs),
             "efficiency",
             "Accuracy and speed",
-            efficiency.caption(runs),
+            tradeoffs.efficiency_caption(runs),
             wide=True,
         ),
         runs="".join(

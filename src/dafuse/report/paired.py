@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dafuse.report.groups import Group, changed_options, group_runs, options_of
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
+from dafuse.report.settings import Group, changed_options, group_runs, options_of
 from dafuse.report.tables import UNKNOWN
 
 REFERENCE = "daf"

@@ -2,25 +2,26 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from typing import Any
 
 from dafuse.engine.config import flatten
-from dafuse.report import approximation_figures, figures, measurements, run_figures
-from dafuse.report.drawing import own_names
+from dafuse.report import approximations, run_figures
+from dafuse.report.drawing import Drawing, NothingToDraw, own_names
 from dafuse.report.measures import human_bytes, human_number
 from dafuse.report.runs import RunResult
 from dafuse.report.tables import UNKNOWN
 
-FIGURES: tuple[tuple[Callable[[RunResult], str], str, str], ...] = (
+FIGURES: tuple[tuple[Callable[[RunResult], Drawing], str, str], ...] = (
     (
-        figures.accuracy_matrix,
+        run_figures.accuracy_matrix,
         "Accuracy matrix",
         "Read down a column to see how a task's accuracy holds while later tasks are learned. "
         "The diagonal is each task right after it was learned.",
     ),
     (
-        figures.confusion,
+        run_figures.confusion,
         "Most confused classes",
         "The classes most often taken for each other after the latest task, in percent of each "
         "true class. The diagonal is what was right; the rest went to classes that are not shown.",
@@ -46,13 +47,13 @@ FIGURES: tuple[tuple[Callable[[RunResult], str], str, str], ...] = (
     ),
     (run_figures.training_loss, "Training loss", "Mean loss of each epoch, task after task."),
     (
-        approximation_figures.loss_along_path,
+        approximations.loss_along_path,
         "Loss on the way to the fused adapter",
         "From the task's adapter to the fused one: the task's true training loss, and second-order "
         "models of it around the task's adapter. A model that leaves the axes is that far off.",
     ),
     (
-        approximation_figures.fisher_against_hessian,
+        approximations.fisher_against_hessian,
         "Fisher and Hessian, entry by entry",
         "Random entries of each of the adapter's tensors in the last measured task. Hollow: the "
         "second derivative is negative.",
@@ -69,7 +70,7 @@ SHOWN_SKIPPED = 100
 
 def run_section(anchor: str, title: str, run: RunResult, alone: bool) -> str:
     drawn = "".join(
-        html_figure(draw(run), f"{anchor}-{number}", name, caption)
+        html_figure(partial(draw, run), f"{anchor}-{number}", name, caption)
         for number, (draw, name, caption) in enumerate(FIGURES)
     )
     opened = " open" if alone else ""
@@ -135,14 +136,14 @@ def _kept(run: RunResult) -> str:
 
 
 def _measured(run: RunResult) -> str:
-    found = measurements.readable_measurement(run.folder)
+    found = approximations.readable_measurement(run.folder)
     if found is None:
         return ""
-    agreement = html_table(list(measurements.AGREEMENT), measurements.agreement_rows(found))
+    agreement = html_table(list(approximations.AGREEMENT), approximations.agreement_rows(found))
     return (
         "<h3>How good the approximations are</h3>"
-        f'<p class="soft">{escape(measurements.how_measured(found))}</p>\n{agreement}\n'
-        f"{html_table(*measurements.path_rows(found))}\n"
+        f'<p class="soft">{escape(approximations.how_measured(found))}</p>\n{agreement}\n'
+        f"{html_table(*approximations.path_rows(found))}\n"
     )
 
 
@@ -185,8 +186,13 @@ def with_deviation(text: str) -> str:
     return f"{value}<small>± {deviation}</small>" if sign else value
 
 
-def html_figure(svg: str, anchor: str, title: str, caption: str, wide: bool = False) -> str:
-    if not svg:
+def html_figure(
+    make: Callable[[], Drawing], anchor: str, title: str, caption: str, wide: bool = False
+) -> str:
+    """The figure with its words, or "" where there is nothing to draw."""
+    try:
+        svg = make().svg()
+    except NothingToDraw:
         return ""
     kind = ' class="wide"' if wide else ""
     return (

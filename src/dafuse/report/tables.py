@@ -1,4 +1,7 @@
-"""One table over runs: a row per group of seeds, as Markdown, CSV, LaTeX or on the terminal."""
+"""One table over runs: a row per group of seeds, as Markdown, CSV, LaTeX or on the terminal.
+
+Where runs vary two options, a grid of one against the other shows which cells are missing.
+"""
 
 import math
 import statistics
@@ -8,9 +11,9 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from dafuse.report.groups import Group, group_runs
 from dafuse.report.measures import COLUMNS, NAN, Column, measures
 from dafuse.report.runs import RunResult
+from dafuse.report.settings import Group, differing_options, group_runs, options_of
 from dafuse.wording import shown
 
 if TYPE_CHECKING:
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
 UNKNOWN = "–"
 NONE = "none"  # the speed of a training that there is not
 FOR_TERMINAL = ("Method", "Runs", "Average", "Final", "Forgetting", "Kept")
+IN_GRID = ("average", "final")
+GRID_TITLE = " / ".join(COLUMNS[key].title for key in IN_GRID)
+MISSING = "missing"  # a cell of a grid that no run has filled
+
+Grid = tuple[list[str], list[list[str]]]  # head and rows
 
 
 class Cell(NamedTuple):
@@ -163,6 +171,57 @@ def terminal_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> "Termin
     for row in rows:
         drawn.add_row(*(Text(shown(text)) for text in row))
     return drawn
+
+
+def grid(runs: Iterable[RunResult]) -> Grid | None:
+    """Return one option down and the other across, if the runs differ in two options alone.
+
+    Seeds do not count. There is no grid of which more than half would be empty, as when runs vary
+    the one option or the other, never both.
+    """
+    runs = list(runs)
+    varied = differing_options(runs)
+    return _crossed(runs, varied, GRID_TITLE) if len(varied) == 2 else None
+
+
+def grids(runs: Iterable[RunResult]) -> list[Grid]:
+    """Return the grid of all runs; or one of each method that varies two options or more.
+
+    If there are more than two, the first goes down and the others go across together.
+    """
+    runs = list(runs)
+    if whole := grid(runs):
+        return [whole]
+    found = []
+    for method in dict.fromkeys(run.method for run in runs):
+        own = [run for run in runs if run.method == method]
+        varied = differing_options(own)
+        if len(varied) >= 2 and (crossed := _crossed(own, varied, f"{method}, {GRID_TITLE}")):
+            found.append(crossed)
+    return found
+
+
+def _crossed(runs: list[RunResult], varied: list[str], title: str) -> Grid | None:
+    if any(run.others for run in runs):
+        return None
+    groups = [options_of(group.runs[0]) for group in group_runs(runs)]
+    values = [
+        (str(options.get(varied[0])), ", ".join(str(options.get(key)) for key in varied[1:]))
+        for options in groups
+    ]
+    downs, acrosses = (list(dict.fromkeys(column)) for column in zip(*values, strict=True))
+    if min(len(downs), len(acrosses)) < 2 or 2 * len(values) <= len(downs) * len(acrosses):
+        return None  # a line, or too few cells for a grid
+    cells = dict(zip(values, map(_in_grid, make_table(runs).rows), strict=True))
+    down, *across = (option.removeprefix("method.") for option in varied)
+    head = [f"{title}: {down}, and {', '.join(across)} across", *acrosses]
+    return head, [[d, *(cells.get((d, a), MISSING) for a in acrosses)] for d in downs]
+
+
+def _in_grid(row: Row) -> str:
+    if row.tasks < row.tasks_total:
+        return f"{row.tasks} of {row.tasks_total} tasks"
+    return " / ".join(show(row.cells[key], COLUMNS[key]) for key in IN_GRID)
 
 
 def _escape_markdown(text: str) -> str:

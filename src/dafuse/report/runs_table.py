@@ -8,10 +8,17 @@ order and seed.
 from collections.abc import Sequence
 from typing import Any
 
-from dafuse.report.groups import changed_options
 from dafuse.report.measures import COLUMNS, measures
 from dafuse.report.runs import RunResult
-from dafuse.report.setting import Recipe, command_of, data_name, named, setting, stream_name
+from dafuse.report.settings import (
+    Recipe,
+    changed_options,
+    command_of,
+    data_name,
+    named,
+    setting,
+    stream_name,
+)
 from dafuse.report.tables import UNKNOWN, Cell, csv_rows, markdown_rows, show
 
 NUMBERS = (

@@ -11,9 +11,9 @@ from dafuse.commands.run import RECIPES, expected, parse, read_recipe
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import resolved
 from dafuse.errors import DafuseError
-from dafuse.report.ledger import ledger
 from dafuse.report.runs import find_runs, load_run
-from dafuse.report.setting import Recipe, command_of
+from dafuse.report.runs_table import ledger
+from dafuse.report.settings import Recipe, command_of
 from run_folders import make_run, rewrite
 
 DEFAULTS = {"defaults": {"alpha": 1.25, "rule": "dynamic"}}

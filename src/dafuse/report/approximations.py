@@ -1,4 +1,4 @@
-"""What was measured of DAF's approximations at a recorded run: read back, and as tables.
+"""What was measured of DAF's approximations at a recorded run: read back, as tables and figures.
 
 `experiments.approximations` says how it is measured; here is what its numbers are called.
 """
@@ -8,11 +8,17 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dafuse.errors import DafuseError
+from dafuse.report.drawing import INK, LINES, PALETTE, Drawing, NothingToDraw
+from dafuse.report.runs import RunResult
 from dafuse.sealed import read_sealed
 from dafuse.shapes import COUNT, NUMBER, Each, Keys, Maybe, require_shape
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FILE = "approximations.json"
 FORMAT = 1  # the one that is written, and read
@@ -52,6 +58,8 @@ MEASURED = Keys(
         "tasks": [TASK],
     }
 )
+MOST_PANELS = 4
+MARKERS = ("o", "s", "^", "D")  # of the adapter's four tensors
 Row = list[str]
 
 
@@ -165,3 +173,118 @@ def _over(values: Iterable[float], form: str = "{:.3g}") -> str:
     if len(known) == 1:
         return mean
     return f"{mean} ({form.format(min(known))} to {form.format(max(known))})"
+
+
+def loss_along_path(run: RunResult) -> Drawing:
+    """Draw the true loss from θ_t to θ*_t and what the parabolas make of it, for a few tasks."""
+    paths = _paths(run)
+    if not paths:
+        raise NothingToDraw(f"{run.folder} has no {FILE} with a path to draw")
+    told = "; ".join(
+        f"in task {task} the loss changes by {_change(path, 'true')[-1]:+.3g}, by the Fisher "
+        f"diagonal {_change(path, 'fisher')[-1]:+.3g}"
+        for task, path in paths
+    )
+    rows = math.ceil(len(paths) / 2)
+    return Drawing(
+        lambda figure, _: _draw_paths(figure, paths),
+        f"Loss along the path from the task's to the fused adapter: {told}.",
+        on_page=(6.4, 0.7 + 2.2 * rows),
+        height=0.8 + 2.7 * rows,
+    )
+
+
+def fisher_against_hessian(run: RunResult) -> Drawing:
+    """Entries of the last measured task: Fisher to the right, exact second derivative upwards."""
+    found = readable_measurement(run.folder)
+    if found is None or not found["tasks"]:
+        raise NothingToDraw(f"{run.folder} has no {FILE} with a measured task")
+    task = found["tasks"][-1]
+    fisher, exact = task["sampled"]["fisher"], task["sampled"]["exact"]
+    pairs = {
+        tensor: [(f, h) for f, h in zip(fisher[tensor], exact[tensor], strict=True) if f and h]
+        for tensor in fisher
+    }
+    drawn = sum(map(len, pairs.values()))
+    if not drawn:
+        raise NothingToDraw("the figure needs second derivatives that are not zero")
+
+    def draw(figure: "Figure", _: float) -> None:
+        axes = figure.subplots()
+        axes.set(xscale="log", yscale="log", xlabel="Fisher diagonal", ylabel="|Hessian diagonal|")
+        for tensor, colour, marker in zip(pairs, PALETTE, MARKERS, strict=False):
+            for positive, filling in ((True, "full"), (False, "none")):
+                here = [(f, abs(h)) for f, h in pairs[tensor] if (h > 0) == positive]
+                label = tensor if positive else ""
+                xs, ys = [f for f, _ in here], [h for _, h in here]
+                axes.plot(xs, ys, marker, color=colour, fillstyle=filling, label=label)
+        everything = [pair for several in pairs.values() for pair in several]
+        limits = [_decades([abs(pair[k]) for pair in everything]) for k in (0, 1)]
+        ends = max(low for low, _ in limits), min(high for _, high in limits)
+        if ends[0] < ends[1]:
+            axes.plot(ends, ends, color=INK, lw=0.8, ls="--", label="equal")
+        for axis, place, (low, high) in (
+            (axes.xaxis, axes.set_xlim, limits[0]),
+            (axes.yaxis, axes.set_ylim, limits[1]),
+        ):
+            place(low, high)
+            axis.set_major_formatter(lambda value, _: f"{value:.0e}")
+        axes.minorticks_off()
+        axes.legend(loc="upper left")
+
+    numbers = task["agreement"]["fisher_exact"]["all"]
+    return Drawing(
+        draw,
+        f"Fisher diagonal against the exact Hessian diagonal, {drawn} entries of task "
+        f"{task['task'] + 1}: rank correlation {numbers['rank_correlation']:.2f}, "
+        f"ratio of sums {numbers['ratio_of_sums']:.3g}.",
+        on_page=(5.4, 4.2),
+    )
+
+
+def _decades(sizes: list[float]) -> tuple[float, float]:
+    """From the largest down to the least, but no further than ten decades: below is nothing."""
+    largest = max(sizes)
+    return max(min(sizes), largest * 1e-10) / 3, largest * 3
+
+
+def _paths(run: RunResult) -> list[tuple[int, dict[str, list[float]]]]:
+    """Task number and path, of the first few and the last measured tasks that have one."""
+    found: dict[str, Any] = readable_measurement(run.folder) or {"tasks": []}
+    paths = [(task["task"] + 1, task["path"]) for task in found["tasks"] if task["path"]]
+    return paths if len(paths) <= MOST_PANELS else [*paths[: MOST_PANELS - 1], paths[-1]]
+
+
+def _change(path: dict[str, list[float]], model: str) -> list[float]:
+    return [value - path["true"][0] for value in path[model]]
+
+
+def _draw_paths(figure: "Figure", paths: list[tuple[int, dict[str, list[float]]]]) -> None:
+    columns = min(2, len(paths))
+    panels = figure.subplots(math.ceil(len(paths) / 2), columns, squeeze=False).flatten()
+    for axes, (task, path) in zip(panels, paths, strict=False):
+        _draw_path(axes, path)
+        axes.set_title(f"task {task}, loss {path['true'][0]:.3g}")
+    for axes in panels[len(paths) :]:
+        axes.set_visible(False)
+    for axes in panels[: len(paths)][-columns:]:
+        axes.set_xlabel("share of the path from θ_t to θ*_t")
+    for axes in panels[::columns]:
+        axes.set_ylabel("change of the loss")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=2)
+
+
+def _draw_path(axes: "Axes", path: dict[str, list[float]]) -> None:
+    """A parabola may leave the axes, whose limits are those of the others."""
+    inside = [value for model in ("true", "fisher", "hessian") for value in _change(path, model)]
+    for number, (model, name) in enumerate(MODELS.items()):
+        values = _change(path, model)
+        if model == "true":
+            axes.plot(path["shares"], values, color=INK, marker="o", label=name)
+        else:
+            colour = PALETTE[number - 1]
+            label = f"parabola: {name}"
+            axes.plot(path["shares"], values, color=colour, ls=LINES[number - 1], label=label)
+    room = 0.3 * (max(inside) - min(inside)) or 1e-9
+    axes.set_ylim(min(inside) - room, max(inside) + room)
