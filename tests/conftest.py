@@ -199,6 +199,20 @@ def loss_at_the_start(
     return asked["loss"], asked["trained"]
 
 
+def prompts_chosen(method: Method, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The prompts with which the method predicts these images."""
+    encode, given = method.trainer.encode, []
+
+    def spy(*arguments: Any, prompts: Any = None) -> torch.Tensor:
+        given.append(prompts)
+        return encode(*arguments, prompts=prompts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(method.trainer, "encode", spy)
+        method.logits(images)
+    return given[-1]  # the query before it has none
+
+
 def cross_entropy_by_hand(
     feats: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, first: int
 ) -> float:

@@ -8,6 +8,7 @@ import torch
 from conftest import (
     cross_entropy_by_hand,
     loss_at_the_start,
+    prompts_chosen,
     small_dataset,
     small_stream,
     small_trainer,
@@ -131,7 +132,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     both = {name: torch.cat([pool[name], new], dim=1) for name, new in zip(pool, own, strict=True)}
     with torch.no_grad():
         prompts = composed_prompts(vit(images), both).unflatten(2, (2, -1))
-        feats = method.trainer.encode(images, PromptPrefixes().give(prompts))
+        feats = method.trainer.encode(images, PromptPrefixes(), prompts=prompts)
     penalty = sum(overlap(tensor).item() for tensor in both.values())
     assert penalty > 1e-3
     expected = cross_entropy_by_hand(feats, rows, labels, first=2) + 0.3 * penalty
@@ -150,15 +151,17 @@ def test_earlier_components_still_count() -> None:
         assert (method.logits(images) - before).abs().max() > 1e-3
 
 
-def test_the_first_half_are_keys_and_the_last_half_values() -> None:
+def test_the_first_half_are_keys_and_the_last_half_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     method, stream = make()
     method.learn(stream[0])
     images, _ = next(method.trainer.test_batches(stream[0].test))
     with torch.no_grad():
-        method.logits(images)
+        given = prompts_chosen(method, images, monkeypatch)
         prompts = composed_prompts(method.trainer.network(images), method.pool)
     for layer in range(3):
-        keys, values = method.attached.prefix(layer)
+        keys, values = method.attached.prefix(layer, given)
         torch.testing.assert_close(keys, prompts[:, layer, :2])
         torch.testing.assert_close(values, prompts[:, layer, 2:])
 

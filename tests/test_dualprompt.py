@@ -8,6 +8,7 @@ import torch
 from conftest import (
     cross_entropy_by_hand,
     loss_at_the_start,
+    prompts_chosen,
     small_dataset,
     small_stream,
     small_trainer,
@@ -42,17 +43,19 @@ def test_layers_fit_a_network_of_three_blocks(general: int, expert: int, found: 
     assert (method.general_G2PD.shape[0], method.experts_TL2PD.shape[1]) == found
 
 
-def test_each_image_gets_the_general_prompt_and_then_that_of_the_nearest_key() -> None:
+def test_each_image_gets_the_general_prompt_and_then_that_of_the_nearest_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     method, images = learned()
     with torch.no_grad():
         method.keys_TD = method.trainer.network(images)[[0, 9, 13]]  # so that each is somebody's
-        method.logits(images)
+        prompts = prompts_chosen(method, images, monkeypatch)
         nearest = torch.cosine_similarity(
             method.trainer.network(images)[:, None], method.keys_TD[None], dim=2
         ).argmax(1)
         assert nearest.unique().tolist() == [0, 1, 2]
         for layer in range(3):
-            keys, values = method.attached.prefix(layer)
+            keys, values = method.attached.prefix(layer, prompts)
             for b, expert in enumerate(nearest.tolist()):
                 own = method.experts_TL2PD[expert, 0] if layer == 2 else method.general_G2PD[layer]
                 assert torch.equal(keys[b], own[0])
@@ -103,7 +106,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     prompts = torch.cat([general, expert[0]])[None].expand(len(images), -1, -1, -1, -1)
     with torch.no_grad():
         nearness = torch.cosine_similarity(method.trainer.network(images), key).mean().item()
-        feats = method.trainer.encode(images, PromptPrefixes().give(prompts))
+        feats = method.trainer.encode(images, PromptPrefixes(), prompts=prompts)
     expected = cross_entropy_by_hand(feats, rows, labels, first=2) - 0.4 * nearness
     assert len(rows) == 2
     assert abs(nearness) > 1e-3

@@ -49,9 +49,9 @@ def test_one_step_is_adam_on_the_loss_written_out() -> None:
     task, seen = stream[0], []
     encode = method.trainer.encode
 
-    def spy(images: torch.Tensor, attached: object, network: object = None) -> torch.Tensor:
+    def spy(images: torch.Tensor, attached: object, prompts: object = None) -> torch.Tensor:
         seen.append(images)
-        return encode(images, attached, network)
+        return encode(images, attached, prompts=prompts)
 
     method.trainer.encode = spy
     method.learn(task)
@@ -64,8 +64,8 @@ def test_one_step_is_adam_on_the_loss_written_out() -> None:
     with torch.no_grad():
         query = F.normalize(method.trainer.network(seen[0]), dim=1)
     cosines, chosen = (query @ F.normalize(keys, dim=1).T).topk(2, dim=1)
-    method.attached.give(prompts[chosen].flatten(1, 2)).begin(len(query))
-    feats = method.trainer.network(seen[1], method.attached)
+    own = prompts[chosen].flatten(1, 2)
+    feats = method.trainer.network(seen[1], method.attached, prompts=own)
     logits = feats @ rows[:, :-1].T + rows[:, -1]
     (-0.1 * cosines.sum() / len(query)).backward()
     assert rows.grad is None  # the second term trains the keys alone
@@ -104,8 +104,8 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     with torch.no_grad():
         cosines = F.normalize(vit(images), dim=1) @ F.normalize(keys, dim=1).T
         nearness, chosen = cosines.topk(2, dim=1)
-        own = PromptTokens(vit).give(prompts[chosen].flatten(1, 2))
-        feats = method.trainer.encode(images, own)
+        own = prompts[chosen].flatten(1, 2)
+        feats = method.trainer.encode(images, PromptTokens(vit), prompts=own)
     pull = 0.4 * nearness.sum(1).mean().item()
     expected = cross_entropy_by_hand(feats, rows, labels, first=2) - pull
     assert len(rows) == 2

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from conftest import small_dataset, small_stream, small_trainer, small_vit
-from dafuse.backbones.prompts import PromptPrefixes, Prompts, PromptTokens, uniform_prompts
+from dafuse.backbones.attach import Attachment
+from dafuse.backbones.prompts import PromptPrefixes, PromptTokens, uniform_prompts
+from dafuse.backbones.vit import ViT
+from dafuse.engine.compiled import CompiledForward
 from dafuse.methods.contract import Method
 from dafuse.methods.dualprompt import DualPrompt
 from dafuse.methods.l2p import L2P
@@ -17,7 +20,7 @@ IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 LENGTHS = {"tokens": (4, 24), "prefixes": (2, 2, 4, 24)}
 
 
-def attachment(kind: str) -> Prompts:
+def attachment(kind: str) -> Attachment:
     return PromptTokens(small_vit()) if kind == "tokens" else PromptPrefixes()
 
 
@@ -36,13 +39,12 @@ def test_prompts_start_uniform_between_minus_one_and_one() -> None:
 def test_each_image_has_its_own_prompt(kind: str) -> None:
     vit, attached, prompts = small_vit(), attachment(kind), some(3, *LENGTHS[kind])
     with torch.no_grad():
-        attached.give(prompts).begin(3)
-        together = vit(IMAGES, attached)
+        together = vit(IMAGES, attached, prompts=prompts)
         for b in range(3):
-            attached.give(prompts[b : b + 1]).begin(1)
-            torch.testing.assert_close(vit(IMAGES[b : b + 1], attached)[0], together[b])
-        attached.give(prompts.flip(0)).begin(3)
-        assert (vit(IMAGES, attached) - together).abs().amax(1)[[0, 2]].min() > 0.01
+            alone = vit(IMAGES[b : b + 1], attached, prompts=prompts[b : b + 1])[0]
+            torch.testing.assert_close(alone, together[b])
+        others = vit(IMAGES, attached, prompts=prompts.flip(0))
+        assert (others - together).abs().amax(1)[[0, 2]].min() > 0.01
 
 
 def test_tokens_stand_at_the_position_of_cls_and_are_read_out() -> None:
@@ -50,11 +52,10 @@ def test_tokens_stand_at_the_position_of_cls_and_are_read_out() -> None:
     attached, prompts = PromptTokens(vit), some(3, 4, 24)
     model = vit.timm
     with torch.no_grad():
-        attached.give(prompts).begin(3)
         x = model._pos_embed(model.patch_embed(IMAGES))
         extra = prompts + model.pos_embed[:, :1]
         x = model.norm(model.blocks(torch.cat([x[:, :1], extra, x[:, 1:]], dim=1)))
-        torch.testing.assert_close(vit(IMAGES, attached), x[:, 1:5].mean(1))
+        torch.testing.assert_close(vit(IMAGES, attached, prompts=prompts), x[:, 1:5].mean(1))
 
 
 def test_no_position_where_cls_has_none() -> None:
@@ -67,27 +68,42 @@ def test_no_position_where_cls_has_none() -> None:
 def test_prefixes_are_keys_then_values_of_the_first_layers() -> None:
     """Of each image and layer; an exchange of the axes would give some image another's."""
     attached, prompts = PromptPrefixes(), some(3, 2, 2, 4, 24)
-    attached.give(prompts).begin(3)
     for layer in range(2):
-        pair = attached.prefix(layer)
+        pair = attached.prefix(layer, prompts)
         assert pair is not None
         for b in range(3):
             assert torch.equal(pair[0][b], prompts[b, layer, 0])
             assert torch.equal(pair[1][b], prompts[b, layer, 1])
-    assert attached.prefix(2) is None
+    assert attached.prefix(2, prompts) is None
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
+    """The images and prompts of each pass that would be compiled; they pass through plain code."""
+    passed: list[tuple[Tensor, Tensor]] = []
+
+    def plainly(network: ViT) -> Callable[..., Tensor]:
+        def run(images: Tensor, attached: Attachment, depths: str, prompts: Tensor) -> Tensor:
+            passed.append((images, prompts))
+            return network(images, attached, depths, prompts)
+
+        return run
+
+    monkeypatch.setattr("dafuse.engine.compiled.compiled", plainly)
+    return passed
 
 
 @pytest.mark.parametrize("kind", LENGTHS)
+@pytest.mark.usefixtures("uncompiled")
 def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
     """Those of all numbers of the chosen rows, and of no other row; filled up or not."""
-    vit, attached = small_vit(), attachment(kind)
+    trainer, attached = small_trainer(small_dataset([3])), attachment(kind)
     pool = some(5, *LENGTHS[kind]).requires_grad_()
     grads = []
     for batch in (3, 6):
         pool.grad = None
-        attached.give(pool[[0, 3, 0]]).begin(batch)
-        images = torch.cat([IMAGES, torch.zeros(batch - 3, 3, 32, 32)])
-        vit(images, attached)[:3].pow(3).sum().backward()
+        trainer.compiled = CompiledForward(full_batch=batch)
+        trainer.encode(IMAGES, attached, prompts=pool[[0, 3, 0]]).pow(3).sum().backward()
         assert pool.grad is not None
         grads.append(pool.grad)
     assert grads[0][[0, 3]].flatten(1).abs().amin() > 0
@@ -95,21 +111,27 @@ def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
-def test_batches_are_filled_up_with_zeros() -> None:
-    attached = PromptPrefixes()
+def test_batches_are_filled_up_with_zeros_and_prompts_beside_them(uncompiled: list) -> None:
+    trainer, attached = small_trainer(small_dataset([3])), PromptPrefixes()
     for count, batch in ((6, 6), (2, 6), (4, 4)):
-        attached.give(some(count, 2, 2, 4, 24)).begin(batch)
-        assert attached.held is not None
-        assert len(attached.held) == batch
-        assert attached.held[:count].any()
-        assert not attached.held[count:].any()
+        trainer.compiled = CompiledForward(full_batch=batch)
+        prompts = some(count, 2, 2, 4, 24)
+        feats = trainer.encode(torch.ones(count, 3, 32, 32), attached, prompts=prompts)
+        assert len(feats) == count
+        images, given = uncompiled.pop()
+        assert len(images) == len(given) == batch
+        assert torch.equal(given[:count], prompts)
+        assert images[:count].all()
+        assert not images[count:].any()
+        assert not given[count:].any()
 
 
-def test_prompts_serve_one_batch() -> None:
-    attached = PromptPrefixes()
-    attached.give(some(3, 2, 2, 4, 24)).begin(3)
-    with pytest.raises(RuntimeError, match="give the prompts"):
-        attached.begin(3)
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_prompts_are_needed_for_every_batch(kind: str) -> None:
+    vit, attached = small_vit(), attachment(kind)
+    vit(IMAGES, attached, prompts=some(3, *LENGTHS[kind]))
+    with pytest.raises(TypeError, match="needs the prompts"):
+        vit(IMAGES, attached)
 
 
 @pytest.mark.skipif(

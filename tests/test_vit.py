@@ -257,7 +257,7 @@ class Prefix(Attachment):
         super().__init__()
         self.pairs = pairs
 
-    def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
+    def prefix(self, layer: int, prompts: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         return self.pairs.get(layer)
 
 
@@ -320,7 +320,7 @@ class Extra(Attachment):
         super().__init__()
         self.extra_1PD = nn.Parameter(extra_1PD)
 
-    def tokens(self, x_BND: Tensor) -> Tensor:
+    def tokens(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         extra = self.extra_1PD.expand(len(x_BND), -1, -1)
         return torch.cat([x_BND[:, :1], extra, x_BND[:, 1:]], dim=1)
 

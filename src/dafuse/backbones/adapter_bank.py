@@ -60,7 +60,7 @@ class AdapterBank(Attachment):
         bank.append(adapter)
         return bank
 
-    def tokens(self, x_BND: Tensor) -> Tensor:
+    def tokens(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         self._layers = layers_of(self.stacked, axis=1)
         return x_BND.repeat(len(self), 1, 1)
 
@@ -68,5 +68,5 @@ class AdapterBank(Attachment):
         tokens_KMD = h_BND.unflatten(0, (len(self), -1)).flatten(1, 2)
         return self.scale * each_branch(tokens_KMD, self._layers[layer]).reshape(h_BND.shape)
 
-    def readout(self, x_BND: Tensor) -> Tensor:
+    def readout(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         return x_BND[:, 0].unflatten(0, (len(self), -1)).transpose(0, 1)

@@ -58,16 +58,21 @@ class AnyTimm(Network):
         images_B3HW: Tensor,
         attached: Attachment | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         if depths == "last":
-            pooled_BD = unit_scale(self.walk(images_B3HW, attached).pooled_BD)
-            return pooled_BD if attached is None else attached.readout(pooled_BD[:, None])
-        return self.at_depths(images_B3HW, attached, [depths])[depths]
+            pooled_BD = unit_scale(self.walk(images_B3HW, attached, prompts).pooled_BD)
+            return pooled_BD if attached is None else attached.readout(pooled_BD[:, None], prompts)
+        return self.at_depths(images_B3HW, attached, [depths], prompts)[depths]
 
     def at_depths(
-        self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None,
+        kinds: Sequence[Depths],
+        prompts: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        seen = self.walk(images_B3HW, attached)
+        seen = self.walk(images_B3HW, attached, prompts)
 
         def level(number: int) -> tuple[Tensor, Tensor]:
             positions_BND, cls_BD = seen.levels[number]
@@ -78,7 +83,9 @@ class AnyTimm(Network):
 
         return self.read(kinds, level)
 
-    def walk(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
+    def walk(
+        self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None = None
+    ) -> Seen:
         """Return all levels, and the network's output."""
         if attached is not None:
             raise TypeError(f"nothing can be attached to {self.tag}")

@@ -1,4 +1,8 @@
-"""The places where a module can attach to a network: all of them in a ViT, fewer in others."""
+"""The places where a module can attach to a network: all of them in a ViT, fewer in others.
+
+Prompts [B, ...] have an entry for each image of the batch. They are an argument of the forward
+pass, which hands them to the places that may use them.
+"""
 
 from torch import Tensor, nn
 
@@ -15,13 +19,13 @@ class Attachment(nn.Module):
         return 1
 
     def begin(self, batch: int) -> None:
-        """Prepare for a forward pass of a batch of this size."""
+        """Prepare for a forward pass of a batch of this size, after it was filled up."""
 
-    def tokens(self, x_BND: Tensor) -> Tensor:
+    def tokens(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Return the tokens for the first block; extra tokens go right after the CLS token."""
         return x_BND
 
-    def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
+    def prefix(self, layer: int, prompts: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """Return keys and values [B or 1, P, D] to put before those of the layer's attention."""
         return None
 
@@ -29,6 +33,6 @@ class Attachment(nn.Module):
         """Return what is added beside the layer's MLP; ``h`` is the stream before its norm."""
         return None
 
-    def readout(self, x_BND: Tensor) -> Tensor:
+    def readout(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Return the features [B, ...], given the tokens after the final norm: the CLS token."""
         return x_BND[:, 0]

@@ -65,12 +65,20 @@ class Network(nn.Module, ABC):
         images_B3HW: Tensor,
         attached: Attachment | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
-        """Return features [B, F] of normalised images, or what the attachment reads out."""
+        """Return features [B, F] of normalised images, or what the attachment reads out.
+
+        An attachment for prompts needs those of each image.
+        """
 
     @abstractmethod
     def at_depths(
-        self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None,
+        kinds: Sequence[Depths],
+        prompts: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return float32 features [B, F] for each of these kinds of depths, from one pass."""
 

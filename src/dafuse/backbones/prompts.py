@@ -1,12 +1,11 @@
 """Prompts: learned vectors beside an image's own tokens, chosen for each image.
 
-The choice is made outside the network: `give` the chosen prompts to the attachment, then compute
-features. Gradients reach whatever the prompts were computed from.
+The choice is made outside the network: the chosen prompts are an argument of its forward pass, with
+one of these attachments. Gradients reach whatever the prompts were computed from.
 """
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.vit import ViT
@@ -17,28 +16,7 @@ def uniform_prompts(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.rand(shape, generator=generator) * 2 - 1
 
 
-class Prompts(Attachment):
-    """The prompts [B, ...] of one batch, a row for each image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given: Tensor | None = None
-        self.held: Tensor | None = None  # the given prompts, padded like the batch
-
-    def give(self, prompts: Tensor) -> "Prompts":
-        """Set the prompts of the images that are encoded next; return self."""
-        self.given = prompts
-        return self
-
-    def begin(self, batch: int) -> None:
-        """Hold the given prompts; if the batch was padded, pad them with zeros."""
-        if self.given is None:
-            raise RuntimeError("give the prompts of the images before encoding them")
-        given, self.given = self.given, None  # every batch needs its own; none is used twice
-        self.held = F.pad(given, (0, 0) * (given.dim() - 1) + (0, batch - len(given)))
-
-
-class PromptTokens(Prompts):
+class PromptTokens(Attachment):
     """Prompts [B, P, D] as extra tokens after the CLS token; the feature is their mean output.
 
     They get the CLS token's position embedding, if it has one.
@@ -53,26 +31,28 @@ class PromptTokens(Prompts):
         at_cls = torch.zeros(1, 1, vit.width) if embedding is None or without else embedding[:, :1]
         self.register_buffer("position_11D", at_cls.detach().clone(), persistent=False)
 
-    def tokens(self, x_BND: Tensor) -> Tensor:
-        prompts_BPD = self._prompts() + self.position_11D
-        return torch.cat([x_BND[:, :1], prompts_BPD, x_BND[:, 1:]], dim=1)
+    def tokens(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
+        extra_BPD = _required(prompts) + self.position_11D
+        return torch.cat([x_BND[:, :1], extra_BPD, x_BND[:, 1:]], dim=1)
 
-    def readout(self, x_BND: Tensor) -> Tensor:
-        return x_BND[:, 1 : 1 + self._prompts().shape[1]].mean(1)
-
-    def _prompts(self) -> Tensor:
-        assert self.held is not None
-        return self.held
+    def readout(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
+        return x_BND[:, 1 : 1 + _required(prompts).shape[1]].mean(1)
 
 
-class PromptPrefixes(Prompts):
+class PromptPrefixes(Attachment):
     """Prompts [B, L, 2, P, D]: keys and values before those of attention in the first L layers.
 
     On the axis of two, keys come first, then values.
     """
 
-    def prefix(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        assert self.held is not None
-        if layer >= self.held.shape[1]:
+    def prefix(self, layer: int, prompts: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        prompts_BL2PD = _required(prompts)
+        if layer >= prompts_BL2PD.shape[1]:
             return None
-        return self.held[:, layer, 0], self.held[:, layer, 1]
+        return prompts_BL2PD[:, layer, 0], prompts_BL2PD[:, layer, 1]
+
+
+def _required(prompts: Tensor | None) -> Tensor:
+    if prompts is None:
+        raise TypeError("this attachment needs the prompts of the images")
+    return prompts

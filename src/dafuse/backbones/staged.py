@@ -34,12 +34,16 @@ class Staged(AnyTimm):
             for info, count, width in each
         )
 
-    def walk(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
+    def walk(
+        self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None = None
+    ) -> Seen:
         walk = self._walk_convnext if self._is_convnext else self._walk_swin
-        return walk(images_B3HW, attached)
+        return walk(images_B3HW, attached, prompts)
 
-    def _walk_convnext(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
-        x_BDHW = _per_position(attached, self.timm.stem(images_B3HW))
+    def _walk_convnext(
+        self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None
+    ) -> Seen:
+        x_BDHW = _per_position(attached, self.timm.stem(images_B3HW), prompts)
         levels: list[tuple[Tensor, Tensor | None]] = []
         layer = 0
         for stage in self.timm.stages:
@@ -53,9 +57,12 @@ class Staged(AnyTimm):
             levels.append((positions_of(x_BDHW), None))
         return Seen(levels, self.pool(self.timm.norm_pre(x_BDHW)))
 
-    def _walk_swin(self, images_B3HW: Tensor, attached: Attachment | None) -> Seen:
+    def _walk_swin(
+        self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None
+    ) -> Seen:
         x_BHWD = self.timm.patch_embed(images_B3HW)
-        x_BHWD = _per_position(attached, x_BHWD.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        x_BDHW = _per_position(attached, x_BHWD.permute(0, 3, 1, 2), prompts)
+        x_BHWD = x_BDHW.permute(0, 2, 3, 1)
         levels: list[tuple[Tensor, Tensor | None]] = []
         layer = 0
         for stage in self.timm.layers:
@@ -84,12 +91,12 @@ def why_not_staged(model: Any) -> str:
     return f"its blocks are {', '.join(sorted(others))}" if others else ""
 
 
-def _per_position(attached: Attachment | None, x_BDHW: Tensor) -> Tensor:
+def _per_position(attached: Attachment | None, x_BDHW: Tensor, prompts: Tensor | None) -> Tensor:
     """Repeat the batch before the first block as often as the attachment needs."""
     if attached is None:
         return x_BDHW
     height = x_BDHW.shape[2]
-    tokens_BND = attached.tokens(positions_of(x_BDHW))
+    tokens_BND = attached.tokens(positions_of(x_BDHW), prompts)
     return tokens_BND.transpose(1, 2).unflatten(2, (height, -1))
 
 

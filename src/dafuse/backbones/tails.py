@@ -16,7 +16,7 @@ class AllTokens(Attachment):
 
     reads_cls_alone = False
 
-    def readout(self, x_BND: Tensor) -> Tensor:
+    def readout(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         return x_BND
 
 
@@ -71,7 +71,7 @@ class TailBank(Attachment):
             new = parameter.detach()[None]
             self.stacked[name] = torch.cat([self.stacked.get(name, new[:0]), new])
 
-    def readout(self, x_BND: Tensor) -> Tensor:
+    def readout(self, x_BND: Tensor, prompts: Tensor | None = None) -> Tensor:
         def feature(parameters: dict[str, Tensor]) -> Tensor:
             return torch.func.functional_call(self.like, parameters, (x_BND,))
 

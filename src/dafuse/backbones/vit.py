@@ -45,20 +45,27 @@ class ViT(Network):
         images_B3HW: Tensor,
         attached: Attachment | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         """Return features [B, D]: the CLS token, the attachment's readout, or several depths."""
         if depths != "last":
-            return self.at_depths(images_B3HW, attached, [depths])[depths]
+            return self.at_depths(images_B3HW, attached, [depths], prompts)[depths]
         if attached is None:
             return self.encode(images_B3HW, cls_alone=True)[:, 0]
-        x_BND = self.encode(images_B3HW, attached, cls_alone=attached.reads_cls_alone)
-        return attached.readout(x_BND)
+        x_BND = self.encode(
+            images_B3HW, attached, cls_alone=attached.reads_cls_alone, prompts=prompts
+        )
+        return attached.readout(x_BND, prompts)
 
     def at_depths(
-        self, images_B3HW: Tensor, attached: Attachment | None, kinds: Sequence[Depths]
+        self,
+        images_B3HW: Tensor,
+        attached: Attachment | None,
+        kinds: Sequence[Depths],
+        prompts: Tensor | None = None,
     ) -> dict[str, Tensor]:
         after_blocks: list[Tensor] = []
-        last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks)
+        last_BND = self.encode(images_B3HW, attached, after_blocks=after_blocks, prompts=prompts)
 
         def level(block: int) -> tuple[Tensor, Tensor]:
             inner = block < self.depth - 1
@@ -73,6 +80,7 @@ class ViT(Network):
         attached: Attachment | None = None,
         cls_alone: bool = False,
         after_blocks: list[Tensor] | None = None,
+        prompts: Tensor | None = None,
     ) -> Tensor:
         """Return all tokens [B, N, D] after the final norm, as timm's ``forward_features`` does.
 
@@ -82,14 +90,15 @@ class ViT(Network):
             cls_alone: return only the CLS token, if possible; then the last block need not compute
                 the others, only attend to them
             after_blocks: called with the tokens after each block, before any norm
+            prompts: the images' prompts, for an attachment that takes them
         """
         vit = self.timm
         x_BND = vit.norm_pre(vit.patch_drop(vit._pos_embed(_embed(vit.patch_embed, images_B3HW))))
         if attached is not None:
-            x_BND = attached.tokens(x_BND)
+            x_BND = attached.tokens(x_BND, prompts)
         for layer, block in enumerate(vit.blocks):
             asking = 1 if cls_alone and layer == self.depth - 1 else None
-            prefix = attached.prefix(layer) if attached is not None else None
+            prefix = attached.prefix(layer, prompts) if attached is not None else None
             attention = _attend(block.attn, block.norm1(x_BND), prefix, asking)
             h_BND = x_BND[:, :asking] + block.ls1(attention)
             x_BND = h_BND + block.ls2(block.mlp(block.norm2(h_BND)))

@@ -76,15 +76,16 @@ class PlainTrainer(Trainer):
         attached: Attachment | None,
         network: Network | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         if depths != "last":
-            return super().encode(images_B3SS, attached, network, depths)
+            return super().encode(images_B3SS, attached, network, depths, prompts)
         vit = (network or self.network).timm
         if self._in_training is not None:
             return plain_features(vit, images_B3SS, self._in_training.branch)
         if isinstance(attached, Adapter):
             return plain_features(vit, images_B3SS, attached.branch)
-        return super().encode(images_B3SS, attached, network)
+        return super().encode(images_B3SS, attached, network, prompts=prompts)
 
 
 def pillow_feed(loader: Loader, workers: int) -> Feed:

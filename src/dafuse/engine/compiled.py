@@ -60,18 +60,20 @@ class CompiledForward:
         images_B3SS: Tensor,
         attached: Attachment | None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         count = len(images_B3SS)
         if count < self.full_batch:
-            images_B3SS = F.pad(images_B3SS, (0, 0, 0, 0, 0, 0, 0, self.full_batch - count))
+            images_B3SS = filled_up(images_B3SS, self.full_batch)
+            prompts = None if prompts is None else filled_up(prompts, self.full_batch)
         if attached is not None:
             attached.begin(len(images_B3SS))
         if torch.is_grad_enabled() or not self.checks:
-            return compiled(network)(images_B3SS, attached, depths).float()[:count]
+            return compiled(network)(images_B3SS, attached, depths, prompts).float()[:count]
         one_pass = self._pass(network, attached, images_B3SS, depths)
-        features = one_pass(images_B3SS, attached)
+        features = one_pass(images_B3SS, attached, prompts)
         if one_pass.calls <= CHECKED_CALLS:
-            features = self._checked(features, network, images_B3SS, attached, depths)
+            features = self._checked(features, network, images_B3SS, attached, depths, prompts)
         return features[:count]
 
     def _pass(
@@ -100,8 +102,9 @@ class CompiledForward:
         images_B3SS: Tensor,
         attached: Attachment | None,
         depths: Depths,
+        prompts: Tensor | None,
     ) -> Tensor:
-        plain = network(images_B3SS, attached, depths).float()
+        plain = network(images_B3SS, attached, depths, prompts).float()
         off = float((features - plain).norm() / plain.norm().clamp(min=1e-12))
         self.deviation = max(self.deviation, off)
         if off <= TOLERANCE:
@@ -111,6 +114,11 @@ class CompiledForward:
             f"compiled code gives features that are off by {off:.0%}; going on without compiling"
         )
         return plain
+
+
+def filled_up(batch: Tensor, size: int) -> Tensor:
+    """Return the batch with zeros after it, up to this size."""
+    return F.pad(batch, (0, 0) * (batch.dim() - 1) + (0, size - len(batch)))
 
 
 class Pass:
@@ -134,16 +142,18 @@ class Pass:
         self._folded: Network | None = None
         self._folds = folds
         self._values: list[tuple[int, int]] = []  # addresses and versions of the folded adapter
-        self._run: Callable[[Tensor], Tensor] = self._compute
+        self._run: Callable[..., Tensor] = self._compute
         if records:
             self._run = Recorded(self._compute, "this forward pass", say)
 
-    def __call__(self, images_B3SS: Tensor, attached: Attachment | None) -> Tensor:
+    def __call__(
+        self, images_B3SS: Tensor, attached: Attachment | None, prompts: Tensor | None = None
+    ) -> Tensor:
         if self._folds and isinstance(attached, Adapter) and isinstance(self.network, ViT):
             self._fold(self.network, attached)
         self.attached = attached
         self.calls += 1
-        return self._run(images_B3SS)
+        return self._run(images_B3SS) if prompts is None else self._run(images_B3SS, prompts)
 
     def _fold(self, network: ViT, adapter: Adapter) -> None:
         """Fold into memory that stays in place, so that CUDA graphs hold for every adapter."""
@@ -158,7 +168,8 @@ class Pass:
             self.calls = min(self.calls, AS_THEY_ARE)  # check again
         self._values = values
 
-    def _compute(self, images_B3SS: Tensor) -> Tensor:
+    def _compute(self, images_B3SS: Tensor, prompts: Tensor | None = None) -> Tensor:
         if self._folded is not None:
             return compiled_tightly(self._folded)(images_B3SS, None, self.depths).float()
-        return compiled(self.network)(images_B3SS, self.attached, self.depths).float()
+        run = compiled(self.network)
+        return run(images_B3SS, self.attached, self.depths, prompts).float()

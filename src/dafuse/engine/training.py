@@ -122,18 +122,21 @@ class Trainer:
         attached: Attachment | None,
         network: Network | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         network = network or self._frozen
         count, copies = len(images_B3SS), attached.copies if attached is not None else 1
         if copies > 1 and count > (most := max(1, self.inference_batch // copies)):
-            parts = images_B3SS.split(most)
-            return torch.cat([self.encode(part, attached, network, depths) for part in parts])
+            starts = range(0, count, most)
+            given = [None if prompts is None else prompts[at : at + most] for at in starts]
+            parts = zip(images_B3SS.split(most), given, strict=True)
+            return torch.cat([self.encode(x, attached, network, depths, p) for x, p in parts])
         with self.fabric.autocast():
             if self.compiled is not None and self.compiled.serves(attached):
-                return self.compiled(network, images_B3SS, attached, depths)
+                return self.compiled(network, images_B3SS, attached, depths, prompts)
             if attached is not None:
                 attached.begin(count)
-            return network(images_B3SS, attached, depths).float()
+            return network(images_B3SS, attached, depths, prompts).float()
 
     @torch.no_grad()
     def features(

@@ -118,7 +118,7 @@ class CODAPrompt(Method):
             query_BD = self.trainer.encode(images_B3SS, None)
         prompts_BLPD = composed_prompts(query_BD, components)
         prompts_BL2HD = prompts_BLPD.unflatten(2, (2, -1))  # first half keys, last half values
-        return self.trainer.encode(images_B3SS, self.attached.give(prompts_BL2HD))
+        return self.trainer.encode(images_B3SS, self.attached, prompts=prompts_BL2HD)
 
     def _start(self, name: str, task: Task) -> Tensor:
         """Return new components of one kind; orthogonality treats each as a single vector."""

@@ -70,6 +70,7 @@ class Trainer(Protocol):
         attached: Attachment | None,
         network: Network | None = None,
         depths: Depths = "last",
+        prompts: Tensor | None = None,
     ) -> Tensor:
         """Return features [B, ...] as float32, computed in the run's precision.
 
@@ -78,6 +79,7 @@ class Trainer(Protocol):
             attached: the modules that attach to the network
             network: the network, by default the frozen one; methods may train another one whole
             depths: the blocks to read (`backbones.depths`)
+            prompts: prompts [B, ...] of the images, for an attachment that takes them
         """
 
     def features(

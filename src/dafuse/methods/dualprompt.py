@@ -118,7 +118,7 @@ class DualPrompt(Method):
     def _encode(self, images_B3SS: Tensor, experts_BL2PD: Tensor) -> Tensor:
         general_BG2PD = self.general_G2PD.expand(len(images_B3SS), -1, -1, -1, -1)
         prompts = torch.cat([general_BG2PD, experts_BL2PD], dim=1)  # block after block
-        return self.trainer.encode(images_B3SS, self.attached.give(prompts))
+        return self.trainer.encode(images_B3SS, self.attached, prompts=prompts)
 
     def _start(self, purpose: str, *shape: int) -> Tensor:
         generator = torch_generator(self.trainer.seed, "prompts", purpose)

@@ -111,7 +111,7 @@ class L2P(Method):
     def _encode(self, images_B3SS: Tensor, chosen_Bk: Tensor) -> Tensor:
         """Return features under the chosen prompts: the mean of the prompts' own outputs."""
         prompts_BPD = self.prompts_MPD[chosen_Bk].flatten(1, 2)
-        return self.trainer.encode(images_B3SS, self.attached.give(prompts_BPD))
+        return self.trainer.encode(images_B3SS, self.attached, prompts=prompts_BPD)
 
     def state(self) -> dict[str, Tensor]:
         return {
