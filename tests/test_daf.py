@@ -10,13 +10,14 @@ from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.adapter import Tensors
-from dafuse.engine.tape import Tape
+from dafuse.engine.replay import Record
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
 from dafuse.heads.closed_form import Kind, System
 from dafuse.heads.confidence import calibrated, unit_of
 from dafuse.heads.sums import pooled
+from dafuse.methods.curvature import unpacked_curvature
 from dafuse.methods.daf import DAF, DAFPaper
 
 QUICK: dict[str, Any] = {
@@ -27,15 +28,17 @@ QUICK: dict[str, Any] = {
 class Spy(DAF):
     """Remembers what each task trained and what it was fused from."""
 
-    def _train(self, task: Any, init: Tensors) -> Any:
-        head = super()._train(task, init)
+    def train_adapter(self, task: Any, init: Tensors) -> Tensors:
+        found = super().train_adapter(task, init)
+        trained, head = self.task_adapter.tensors(), found["head"]
         self.seen = getattr(self, "seen", [])
-        self.seen.append({"init": init, "trained": self.task_adapter.tensors(), "head": head})
-        return head
+        self.seen.append({"init": init, "trained": trained, "head": head})
+        return found
 
-    def _curvature(self, task: Any, head: Any) -> Any:
-        self.at_task = super()._curvature(task, head)
-        return self.at_task
+    def measure_curvature(self, task: Any) -> Tensors:
+        found = super().measure_curvature(task)
+        self.at_task = unpacked_curvature(found)
+        return found
 
 
 def learn(**options: Any) -> tuple[Spy, Trainer, Any]:
@@ -217,7 +220,29 @@ def test_a_recorded_run_keeps_fisher_whatever_its_own_rule(tmp_path: Path) -> No
     """So that runs which replay it with the paper's rule need no image."""
     dataset = small_dataset([4] * 2)
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
-    trainer.tape = Tape(None, tmp_path / "record", trainer.device)
-    DAF(trainer=trainer, rule="mean", epochs=1, batch_size=8, align_epochs=0).learn(task)
+    options: dict[str, Any] = {"rule": "mean", "epochs": 1, "batch_size": 8, "align_epochs": 0}
+    DAF(trainer=trainer, **options).learn(task)
+    assert "fisher" not in trainer.seconds  # the rule itself needs none
+    method = DAF(trainer=trainer, **options)
+    Record(None, tmp_path / "record", trainer.device).wrap(method)
+    method.learn(task)
+    assert "fisher" in trainer.seconds
     kept = {path.name for path in (tmp_path / "record").iterdir()}
     assert kept == {"training-0001.safetensors", "per_sample-0001.safetensors"}
+
+
+def test_a_replayed_method_takes_what_is_recorded_and_adds_nothing(tmp_path: Path) -> None:
+    dataset = small_dataset([4] * 2)
+    trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 8, "align_epochs": 0}
+    first, again = (DAF(trainer=trainer, **options) for _ in range(2))
+    Record(None, tmp_path / "record", trainer.device).wrap(first)
+    first.learn(task)
+    trainer.begin_task()
+    (tmp_path / "record" / "per_sample-0001.safetensors").unlink()
+    Record(tmp_path / "record", None, trainer.device).wrap(again)
+    again.learn(task)
+    assert "train" not in trainer.seconds
+    assert "fisher" in trainer.seconds  # measured at the recorded adapter, but not written
+    assert equal(again.global_adapter.tensors(), first.global_adapter.tensors())
+    assert len(list((tmp_path / "record").iterdir())) == 1

@@ -21,8 +21,8 @@ from dafuse.engine.evaluate import Evaluation, evaluate
 from dafuse.engine.folder import FORMAT, Checkpoint, RunFolder
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
+from dafuse.engine.replay import open_record, require_same_inputs
 from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
-from dafuse.engine.tape import open_tape, require_same_inputs
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods import registry as methods
@@ -96,9 +96,11 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer = Trainer(
                 bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
-            trainer.tape = open_tape(config, folder.path, trainer.device)
+            record = open_record(config, folder.path, trainer.device)
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
+            if record is not None:
+                record.wrap(method)
             stream = make_stream(config, bench.loader.dataset)
             if config.stream == "tasks":
                 method.require_learnable(stream.sizes)

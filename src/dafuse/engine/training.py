@@ -22,7 +22,6 @@ from dafuse.data.stream import Task
 from dafuse.engine.compiled import CompiledForward
 from dafuse.engine.devices import wait_for
 from dafuse.engine.recorded import graphed
-from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
 from dafuse.methods.schedule import Group, Schedule
@@ -63,7 +62,6 @@ class Trainer:
             if self.device.type == "cuda"
             else self.inference_batch
         )
-        self.tape: Tape | None = None
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
@@ -165,15 +163,6 @@ class Trainer:
             yield
         finally:
             self.compiled.full_batch = before
-
-    def recorded(
-        self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        return compute() if self.tape is None else self.tape(name, task.index, compute)
-
-    @property
-    def records(self) -> bool:
-        return self.tape is not None and self.tape.write_to is not None
 
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         return graphed(work, what, self.device, self.progress.say)

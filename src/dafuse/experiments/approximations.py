@@ -20,7 +20,6 @@ from torch import Tensor
 from dafuse.backbones.adapter import Tensors
 from dafuse.data.stream import Task
 from dafuse.engine.training import Trainer
-from dafuse.errors import DafuseError
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.fusion.agreement import agreements, bend, dot, parabola
 from dafuse.fusion.gradients import Curvature
@@ -39,8 +38,7 @@ def measure_task(
 ) -> dict[str, Any]:
     """Return all numbers of one task, as JSON values; the method has just learned it."""
     start = time.perf_counter()
-    head = _no_training(trainer, task)["head"]
-    adapter = method.task_adapter
+    adapter, head = method.task_adapter, method.task_head_CD
     trained = adapter.tensors()
     by_sample = curvature_at(trainer, task, adapter, head).fisher
     by_batch = curvature_at(trainer, task, adapter, head, per_batch=method.batch_size).fisher
@@ -134,12 +132,3 @@ def _path(
     slope = dot(at_task.gradient, step)
     models = {name: parabola(true[0], slope, value, SHARES) for name, value in bends.items()}
     return {"shares": list(SHARES), "true": true, **models}
-
-
-def _no_training(trainer: Trainer, task: Task) -> dict[str, Tensor]:
-    """Return the recorded result of training."""
-
-    def refuse() -> dict[str, Tensor]:
-        raise DafuseError(f"the record of task {task.number} is gone: run it again with --record")
-
-    return trainer.recorded("training", task, refuse)

@@ -14,9 +14,9 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.folder import RunFolder
 from dafuse.engine.provenance import provenance
+from dafuse.engine.replay import Record, require_same_inputs
 from dafuse.engine.run import Bench
 from dafuse.engine.streams import make_stream
-from dafuse.engine.tape import Tape, require_same_inputs
 from dafuse.engine.training import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.approximations import measure_task
@@ -96,10 +96,9 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
             "provenance": origin,
             "tasks": [],
         }
-        trainer.tape = Tape(record, None, trainer.device)
         done = {task["task"] for task in found["tasks"]}
         left = [index for index in found["planned"] if index not in done]
-        for task, method in _replayed(config, trainer, stream, left):
+        for task, method in _replayed(config, trainer, record, stream, left):
             progress.say(f"measuring task {task.number}/{len(stream)}")
             found["tasks"].append(measure_task(trainer, task, method, options))
             write_sealed(path, found, folder.path)
@@ -136,7 +135,7 @@ def _require_record(record: Path, tasks: int) -> None:
 
 
 def _replayed(
-    config: RunConfig, trainer: Trainer, stream: Stream, wanted: Sequence[int]
+    config: RunConfig, trainer: Trainer, record: Path, stream: Stream, wanted: Sequence[int]
 ) -> Iterator[tuple[Task, DAF]]:
     """Yield the method after each wanted task, with its θ_t and θ*_t as in the run."""
     own = {key: value for key, value in config.method.items() if key != "name"}
@@ -144,6 +143,7 @@ def _replayed(
     method = find_method(config.method["name"])(trainer=trainer, **own)
     if not isinstance(method, DAF):
         raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")
+    Record(record, None, trainer.device).wrap(method)
     for task in list(stream)[: max(wanted, default=-1) + 1]:
         method.learn(task)
         if task.index in wanted:

@@ -12,8 +12,8 @@ from dafuse.backbones.load import find_backbone
 from dafuse.data.stream import class_order, task_sizes
 from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig, saved_config
 from dafuse.engine.devices import describe, launch
+from dafuse.engine.replay import training_part
 from dafuse.engine.run import Bench, resolved, run
-from dafuse.engine.tape import training_part
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import MEASUREMENT, Experiment, MeasureOptions, Options
 from dafuse.experiments.guess import Guess

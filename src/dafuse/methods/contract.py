@@ -41,10 +41,6 @@ class Trainer(Protocol):
     seed: int
     gradient_batch: int  # batch size whose backward pass fits in memory with a margin
 
-    @property
-    def records(self) -> bool:
-        """Whether other runs can reuse what `recorded` computes."""
-
     def fit(
         self,
         task: Task,
@@ -97,11 +93,6 @@ class Trainer(Protocol):
     def batches_of(self, size: int) -> AbstractContextManager[None]:
         """Announce the batch size, so that compiled code serves the smaller last batch too."""
 
-    def recorded(
-        self, name: str, task: Task, compute: Callable[[], dict[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """Return what an earlier run recorded for this task and name, or compute it."""
-
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         """Return the same work on batches; on a GPU, as a CUDA graph that is captured once.
 
@@ -142,7 +133,7 @@ class Method(ABC):
     trains_once: ClassVar[bool] = False  # in the first task; later ones only measure features
     observes: ClassVar[bool] = False  # learns from any batch at any time: streams without tasks
     assumes: ClassVar[str] = "nothing about the future"
-    # options that do not change training, for a method whose training can be `recorded`
+    # options that do not change training, for a method with `recorded_steps`
     after_training: ClassVar[frozenset[str]] = frozenset()
 
     trainer: Trainer
@@ -181,6 +172,14 @@ class Method(ABC):
     def predictions(self, images_B3SS: Tensor) -> dict[str, Tensor]:
         """Return the scores of each way to predict worth recording, that of `logits` first."""
         return {"": self.logits(images_B3SS)}
+
+    def recorded_steps(self) -> dict[str, str]:
+        """Name the steps whose results a run with --record keeps: the method, and its file.
+
+        A step takes the task first, and returns tensors. A run with --replay that trains the same
+        gets them from the record instead. `after_training` says what else may differ then.
+        """
+        return {}
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -11,6 +12,7 @@ from dafuse.data.stream import Task
 from dafuse.fusion.gradients import Curvature, gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
 from dafuse.methods.contract import Trainer
+from dafuse.methods.packing import packed, unpacked
 from dafuse.seeds import numpy_generator
 
 
@@ -47,3 +49,16 @@ def curvature_at(
     with trainer.batches_of(size), trainer.phase("fisher", count, steps=count) as bar:
         batches = bar.over(trainer.test_batches(images, size))
         return gradient_and_fisher(losses, batches, per_sample=per_batch is None)
+
+
+def packed_curvature(curvature: Curvature) -> Tensors:
+    """Return the curvature as tensors that a record can keep."""
+    loss = torch.tensor(curvature.loss, dtype=torch.float64)
+    gradient, fisher = packed("gradient", curvature.gradient), packed("fisher", curvature.fisher)
+    return {**gradient, **fisher, "loss": loss}
+
+
+def unpacked_curvature(tensors: Tensors) -> Curvature:
+    """Return the curvature that `packed_curvature` made these tensors of."""
+    gradient, fisher = unpacked(tensors, "gradient"), unpacked(tensors, "fisher")
+    return Curvature(gradient, fisher, float(tensors["loss"]))

@@ -18,14 +18,13 @@ from torch.nn import functional as F
 from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
-from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm, of_last_token
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
 from dafuse.methods.contract import Method
-from dafuse.methods.curvature import curvature_at
+from dafuse.methods.curvature import curvature_at, packed_curvature, unpacked_curvature
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -114,6 +113,7 @@ class DAF(Method):
         super().__post_init__()
         network, device = self.trainer.network, self.trainer.device
         self.task_adapter = self._random_adapter("scratch")  # each task sets its values
+        self.task_head_CD = torch.zeros(0, network.width, device=device)  # trained with it
         self.global_adapter = self._random_adapter("scratch")
         self.mean: Tensors | None = None  # θ_avg: mean of the task adapters so far
         self.last: Tensors | None = None  # θ_{t-1}, kept only where init="previous"
@@ -130,10 +130,11 @@ class DAF(Method):
         init = self._initialisation(task)  # θ_p ← θ_avg                              (Eq. 15)
         previous = init if task.number == 1 else self.global_adapter.tensors()  # θ*_{t-1}
 
-        head = self._train(task, init)  # θ_t by SGD from θ_p                      (lines 1-3)
-        trained = self.task_adapter.tensors()
+        result = self.train_adapter(task, init)  # θ_t by SGD from θ_p             (lines 1-3)
+        trained = self.task_adapter.set(result).tensors()
+        self.task_head_CD = result["head"]
         mean = running_mean(self.mean, trained, task.number)  # θ_avg                 (Eq. 16)
-        fused, diagnosis = self._global(task, trained, init, previous, mean, head)  # (lines 4-8)
+        fused, diagnosis = self._global(task, trained, init, previous, mean)  #       (lines 4-8)
 
         self.global_adapter.set(fused)  # only θ*_t and θ_avg outlive the task          (line 10)
         self.mean = mean if self.init == "robust" or self.rule == "mean" else None
@@ -157,13 +158,8 @@ class DAF(Method):
             return self.last
         return self._random_adapter(task.index if self.init == "random" else 0).tensors()
 
-    def _train(self, task: Task, init: Tensors) -> Tensor:
-        """Train the task's adapter with a cosine head over its own classes; return the head."""
-        found = self.trainer.recorded("training", task, lambda: self._fit(task, init))
-        self.task_adapter.set(found)
-        return found["head"]
-
-    def _fit(self, task: Task, init: Tensors) -> Tensors:
+    def train_adapter(self, task: Task, init: Tensors) -> Tensors:
+        """Train the task's adapter with a cosine head over its own classes; return both."""
         self.task_adapter.set(init)
         head = nn.Parameter(start_rows(self.trainer, task.index, task.size))
 
@@ -176,24 +172,25 @@ class DAF(Method):
         self.trainer.fit(task, self.task_adapter, loss, [trained], schedule)
         return {**self.task_adapter.tensors(), "head": head.detach()}
 
+    def measure_curvature(self, task: Task) -> Tensors:
+        """Measure gradient and Fisher of the training loss at θ_t, and the loss itself."""
+        per_batch = self.batch_size if self.fisher == "per_batch" else None
+        at_end = curvature_at(self.trainer, task, self.task_adapter, self.task_head_CD, per_batch)
+        return packed_curvature(at_end)
+
+    def recorded_steps(self) -> dict[str, str]:
+        return {"train_adapter": "training", "measure_curvature": self.fisher}
+
     def _global(
-        self,
-        task: Task,
-        trained: Tensors,
-        init: Tensors,
-        previous: Tensors,
-        mean: Tensors,
-        head: Tensor,
+        self, task: Task, trained: Tensors, init: Tensors, previous: Tensors, mean: Tensors
     ) -> tuple[Tensors, dict[str, Any]]:
         """Return the new global adapter θ*_t by the chosen rule, and the fusion's diagnosis."""
         copies = task.first == 0 and self.first_task == "copy"
         if self.rule != "dynamic":
-            if self.trainer.records:
-                self._curvature(task, head)  # for runs that reuse this one with the paper's rule
             static = trained if copies else fuse_fixed(trained, init, previous)
             fused = {"static": static, "mean": mean, "last": trained}[self.rule]
             return fused, movement(fused, trained, init, previous)
-        at_end = self._curvature(task, head)  # L'(θ_t) and F(θ_t)                      (line 4)
+        at_end = unpacked_curvature(self.measure_curvature(task))  # L'(θ_t), F(θ_t)     (line 4)
         if copies:
             return trained, movement(trained, trained, init, previous, at_end.loss)
         with self.trainer.phase("fuse"):
@@ -209,20 +206,6 @@ class DAF(Method):
                 self.fisher_scope,
             )
             return fused, diagnose(beta, at_end, fused, trained, init, previous)
-
-    def _curvature(self, task: Task, head: Tensor) -> Curvature:
-        """Return gradient and Fisher of the training loss at θ_t."""
-
-        def measure() -> Tensors:
-            per_batch = self.batch_size if self.fisher == "per_batch" else None
-            at_end = curvature_at(self.trainer, task, self.task_adapter, head, per_batch)
-            loss = torch.tensor(at_end.loss, dtype=torch.float64)
-            gradient, fisher = packed("gradient", at_end.gradient), packed("fisher", at_end.fisher)
-            return {**gradient, **fisher, "loss": loss}
-
-        found = self.trainer.recorded(self.fisher, task, measure)
-        gradient, fisher = unpacked(found, "gradient"), unpacked(found, "fisher")
-        return Curvature(gradient, fisher, float(found["loss"]))
 
     def extend_classifier(self, task: Task) -> dict[str, Any]:
         """Add weights and Gaussians of the new classes, then align all class weights.

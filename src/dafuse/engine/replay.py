@@ -2,7 +2,8 @@
 
 A task adapter's training depends on its init and on nothing that comes after it: not on the fusion
 rule, its numbers, the statistics or the classifier. So a run with ``record`` keeps the results of
-training in ``record/`` of its folder, and a run with ``replay`` reads them from there.
+training in ``record/`` of its folder, and a run with ``replay`` reads them from there. The method
+only names the steps whose results are kept (`Method.recorded_steps`); a record wraps them.
 
     record/training-0003.safetensors    the third task's adapter and the head it was trained with
     record/per_sample-0003.safetensors  gradient and Fisher diagonal at it
@@ -18,11 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from dafuse.data.stream import Task
 from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten, saved_config
 from dafuse.engine.provenance import compared_inputs
 from dafuse.engine.results import INPUTS
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder, refuse_links, write_atomically
+from dafuse.methods.contract import Method
 from dafuse.methods.registry import find_method
 from dafuse.sealed import read_sealed
 from dafuse.shapes import require_shape
@@ -30,13 +33,45 @@ from dafuse.shapes import require_shape
 Tensors = dict[str, Tensor]
 
 
-class Tape:
-    """Reads what is recorded; computes the rest and, if asked to, records it."""
+class Record:
+    """Reads what is recorded; has the rest computed and, if asked to, records it."""
 
     def __init__(self, read_from: Path | None, write_to: Path | None, device: torch.device) -> None:
         self.read_from, self.write_to, self.device = read_from, write_to, device
 
-    def __call__(self, name: str, task: int, compute: Callable[[], Tensors]) -> Tensors:
+    def wrap(self, method: Method) -> None:
+        """Replace the method's recorded steps by ones that read and write this record.
+
+        A run that records keeps each step's result for every task. Where its own options need none,
+        such as the curvature for a rule other than the paper's, the step follows `learn`.
+        """
+        steps, taken, learn = method.recorded_steps(), set[str](), method.learn
+
+        def wrapped(step: str, name: str) -> Callable[..., Tensors]:
+            compute = getattr(method, step)
+
+            def take(task: Task, *given: Any) -> Tensors:
+                taken.add(step)
+                return self.kept(name, task.index, lambda: compute(task, *given))
+
+            return take
+
+        def learn_and_record(task: Task) -> dict[str, Any]:
+            taken.clear()
+            diagnosis = learn(task)
+            for step in [step for step in steps if step not in taken]:
+                getattr(method, step)(task)
+            return diagnosis
+
+        new: dict[str, Callable[..., Any]]
+        new = {step: wrapped(step, name) for step, name in steps.items()}
+        if self.write_to is not None:
+            new["learn"] = learn_and_record
+        for name, function in new.items():
+            setattr(method, name, function)
+
+    def kept(self, name: str, task: int, compute: Callable[[], Tensors]) -> Tensors:
+        """Return the recorded result of this name and task; compute it if there is none."""
         file = f"{name}-{task + 1:04d}.safetensors"
         tensors = self._read(file)
         if tensors is None:
@@ -79,8 +114,8 @@ def _digest(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | None:
-    """Return the tape for a run's options; None if it neither records nor replays."""
+def open_record(config: RunConfig, folder: Path, device: torch.device) -> Record | None:
+    """Return the record for a run's options; None if it neither records nor replays."""
     if not config.record and config.replay is None:
         return None
     if not find_method(config.method["name"]).after_training:
@@ -88,7 +123,7 @@ def open_tape(config: RunConfig, folder: Path, device: torch.device) -> Tape | N
     source = None if config.replay is None else Path(config.replay)
     if source is not None:
         _require_same_training(config, source)
-    return Tape(
+    return Record(
         source / "record" if source else None, folder / "record" if config.record else None, device
     )
 

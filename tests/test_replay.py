@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from conftest import save_arrays, small_dataset
 from dafuse.engine import training
 from dafuse.engine.config import RunConfig
+from dafuse.engine.replay import Record
 from dafuse.engine.run import Bench, prepare, run
-from dafuse.engine.tape import Tape
 from dafuse.errors import DafuseError
 from dafuse.files import read_json
 
@@ -115,12 +115,12 @@ def test_bad_records_are_named(
 def test_a_changed_bit_of_a_record_is_refused(tmp_path: Path) -> None:
     device = torch.device("cpu")
     tensors = {"b": torch.randn(3, 5), "a": torch.arange(4), "half": torch.ones(2).bfloat16()}
-    Tape(None, tmp_path, device)("training", 0, lambda: tensors)
+    Record(None, tmp_path, device).kept("training", 0, lambda: tensors)
     (file,) = tmp_path.iterdir()
-    data, tape = file.read_bytes(), Tape(tmp_path, None, device)
+    data, record = file.read_bytes(), Record(tmp_path, None, device)
 
     def read() -> dict[str, torch.Tensor]:
-        return tape("training", 0, lambda: pytest.fail("the record was not read"))
+        return record.kept("training", 0, lambda: pytest.fail("the record was not read"))
 
     assert list(read()) == list(tensors)
     for place in range(len(data)):
