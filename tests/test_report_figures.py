@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_speeds_are_not_drawn_where_accuracies_do_not_compare(tmp_path):
     runs = find_runs([tmp_path])
     with pytest.raises(NothingToDraw):
         efficiency(runs)
-    assert efficiency([run for run in runs if run.method != "slca"])
+    assert efficiency([run for run in runs if run.config.method != "slca"])
 
 
 def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
@@ -136,7 +137,7 @@ def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
     runs = find_runs([tmp_path])
     assert "daf-paper" not in efficiency(runs).svg()
     assert "Left out, as their training was replayed: daf-paper." in efficiency_caption(runs)
-    (replayed,) = (run for run in runs if run.method == "daf-paper")
+    (replayed,) = (run for run in runs if run.config.method == "daf-paper")
     assert replayed.replayed
     assert math.isnan(measures(replayed)["seconds"])
     assert "Left out" not in efficiency_caption([run for run in runs if run is not replayed])
@@ -152,7 +153,7 @@ def test_what_trains_nothing_stands_at_the_right_edge(tmp_path):
     )
     assert "right edge" in efficiency_caption(runs)
     assert efficiency_caption(runs).endswith("All on cpu (2 threads).")
-    runs[0].provenance["device"] = "another"
+    runs[0] = replace(runs[0], provenance=replace(runs[0].provenance, device="another"))
     assert efficiency_caption(runs).endswith("measured on another and on cpu (2 threads).")
 
 
@@ -271,7 +272,7 @@ def test_streams_are_told_apart_by_lines_and_methods_by_colours(tmp_path):
     for stream in ("online", "blurry"):
         for method in ("lift", "simplecil"):
             make_run(tmp_path / f"{stream}-{method}", method=method, stream=stream)
-    runs = sorted(find_runs([tmp_path]), key=lambda run: (run.stream, run.method))
+    runs = sorted(find_runs([tmp_path]), key=lambda run: (run.config.stream, run.config.method))
     strokes = comparisons._strokes(comparisons.group_runs(runs))
     assert [colour for colour, _ in strokes] == [*comparisons.PALETTE[:2]] * 2
     assert [line for _, line in strokes] == ["-", "-", "--", "--"]

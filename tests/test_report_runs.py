@@ -15,7 +15,14 @@ from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.report import tables
 from dafuse.report.page import page
-from dafuse.report.runs import NoResultsYet, find_runs, load_run
+from dafuse.report.runs import (
+    Declared,
+    FinishedTask,
+    NoResultsYet,
+    Origin,
+    find_runs,
+    load_run,
+)
 from dafuse.report.runs_table import ledger
 from dafuse.report.settings import USUAL, Recipe, group_runs
 from run_folders import make_run, rewrite
@@ -27,7 +34,7 @@ def test_finds_runs_at_any_depth_once_and_in_order(tmp_path):
     make_run(tmp_path / "b" / "inside", method="ignored, since runs hold no runs")
     (tmp_path / "c").symlink_to(tmp_path)
     runs = find_runs([tmp_path, tmp_path / "b"])
-    assert [run.method for run in runs] == ["daf", "simplecil"]
+    assert [run.config.method for run in runs] == ["daf", "simplecil"]
 
 
 def test_bad_paths_are_named(tmp_path):
@@ -221,6 +228,23 @@ def test_partial_run_is_marked(tmp_path):
     assert "3 of 20 tasks" in page(runs)
 
 
+def test_what_a_run_does_not_tell_is_empty(tmp_path):
+    folder = make_run(tmp_path / "run", tasks=2)
+
+    def strip(content):
+        del content["method"], content["confusion"]
+        content["tasks"] = [{"seconds": {}}, {"seconds": {"train": 2.0}, "diagnosis": None}]
+
+    rewrite(folder, "results.json", strip)
+    (folder / "provenance.json").unlink()
+    found = load_run(folder)
+    assert (found.declared, found.provenance) == (Declared(), Origin())
+    assert found.tasks == [FinishedTask(), FinishedTask(seconds={"train": 2.0})]
+    assert (found.confusion, found.seconds) == ([], 2.0)
+    assert found.diagnosed(lambda measured: measured.beta) == []
+    assert "seed 1993" in page([found])
+
+
 # ---- names and groups
 
 
@@ -316,9 +340,9 @@ def test_a_run_of_the_engine_tells_its_defaults(tmp_path):
             out=str(tmp_path / "run"),
         )
     )
-    declared = load_run(folder).results["method"]
-    assert declared["defaults"] == with_defaults("daf", {})
-    assert declared["defaults"]["rule"] == "dynamic"
+    defaults = load_run(folder).declared.defaults
+    assert defaults == with_defaults("daf", {})
+    assert defaults["rule"] == "dynamic"
 
 
 # ---- several ways to predict

@@ -174,7 +174,7 @@ def _finished_records(out: Path) -> Iterator[tuple[str, Path]]:
     for record in sorted(out.glob("*/record")):
         if found := _finished(record.parent):
             try:
-                training = _training(saved_config(found.config, found.folder))
+                training = _training(saved_config(found.config.everything, found.folder))
             except DafuseError:  # of another version: nothing to take from it
                 continue
             yield training, found.folder
@@ -210,13 +210,13 @@ def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
     took: dict[str, list[float]] = {}
     for results in out.glob("*/results.json"):
         if found := _finished(results.parent):
-            device = found.provenance.get("device", "")
-            took.setdefault(_kind(found.config, device), []).append(found.seconds)
+            device = found.provenance.device
+            took.setdefault(_kind(found.config.everything, device), []).append(found.seconds)
     here = _device_here(planned[0].config)
     for each in planned:
         begun, known = each.found(), took.get(_kind(each.config.asked(), here))
         if begun is not None:
-            done, total = len(begun.matrix), begun.results["tasks_total"]
+            done, total = len(begun.matrix), begun.tasks_total
             yield begun.seconds / done * (total - done)
         elif each.state() == "damaged":
             yield None

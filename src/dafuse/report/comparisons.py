@@ -55,7 +55,7 @@ def accuracy_curves(runs: Iterable[RunResult]) -> Drawing:
 
 def over_classes(groups: list[Group]) -> bool:
     """Whether classes come with each task; in streams without tasks a point may have none."""
-    return all(run.stream == "tasks" for group in groups for run in group.runs)
+    return all(run.config.stream == "tasks" for group in groups for run in group.runs)
 
 
 def _curve(group: Group, by_classes: bool) -> Curve:
@@ -95,14 +95,17 @@ def _draw_curves(
 
 def _strokes(groups: list[Group]) -> list[tuple[str, str]]:
     """A colour and a kind of line for each: of several streams, a line for each kind of stream."""
-    streams = list(dict.fromkeys(group.runs[0].stream for group in groups))
+    streams = list(dict.fromkeys(group.runs[0].config.stream for group in groups))
     if len(streams) == 1:
         places = [divmod(number, len(PALETTE)) for number in range(len(groups))]
     else:
-        learners = [json.dumps(group.runs[0].config["method"]) for group in groups]
+        learners = [
+            json.dumps([group.runs[0].config.method, group.runs[0].config.options])
+            for group in groups
+        ]
         known = list(dict.fromkeys(learners))
         places = [
-            (streams.index(group.runs[0].stream), known.index(learner))
+            (streams.index(group.runs[0].config.stream), known.index(learner))
             for group, learner in zip(groups, learners, strict=True)
         ]
     return [(PALETTE[k % len(PALETTE)], LINES[line % len(LINES)]) for line, k in places]

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from dafuse.engine.matrix import DEFINITIONS
-from dafuse.report.runs import RunResult
+from dafuse.report.runs import FinishedTask, RunResult
 
 NAN = float("nan")
 
@@ -16,13 +15,11 @@ NAN = float("nan")
 def measures(run: RunResult) -> dict[str, float]:
     """Every number of the table for one run, by column."""
     later = run.tasks[1:] or run.tasks  # the first task pays for compiling, once
-    training = [task for task in later if task.get("images", {}).get("train")]
+    training = [task for task in later if task.images.get("train")]
     last = run.tasks[-1]
-    kept = last.get("kept_bytes")
-    errors = [task.get("calibration_error") for task in run.tasks]  # null without test images
+    errors = [task.calibration_error for task in run.tasks]
     known = [error for error in errors if error is not None]
-    declared = run.results.get("method", {})
-    passes, images = declared.get("passes_per_prediction"), declared.get("keeps_images")
+    passes, images = run.declared.passes, run.declared.keeps_images
     return {
         **run.matrix.metrics(),
         "forgetting_alone": _forgetting_alone(run),
@@ -30,7 +27,7 @@ def measures(run: RunResult) -> dict[str, float]:
         "train_speed": median(map(_learning_speed, training)) if training else NAN,
         "inference_speed": speed(last, "evaluate"),
         "seconds": NAN if run.replayed else run.seconds or NAN,
-        "kept_bytes": float(sum(kept.values())) if kept else NAN,
+        "kept_bytes": float(sum(last.kept_bytes.values())) if last.kept_bytes else NAN,
         "keeps_images": NAN if images is None else float(images),
         "passes": float(passes) if passes else NAN,
     }
@@ -38,23 +35,21 @@ def measures(run: RunResult) -> dict[str, float]:
 
 def _forgetting_alone(run: RunResult) -> float:
     """Forgetting, were no class answered that came after an image's task; NaN where unknown."""
-    then, total = run.tasks[-1].get("correct_then"), run.matrix.total[-1]
-    if then is None:
-        return NAN
+    then, total = run.tasks[-1].correct_then, run.matrix.total[-1]
     a_TT, tested = run.matrix.accuracies(), [j for j in range(len(then) - 1) if total[j]]
     drops = [np.nanmax(a_TT[:, j]) - 100 * then[j] / total[j] for j in tested]
     return float(np.mean(drops)) if drops else NAN
 
 
-def _learning_speed(task: dict[str, Any]) -> float:
+def _learning_speed(task: FinishedTask) -> float:
     """Images in training steps per second of all phases but evaluation."""
-    seconds = sum(task["seconds"].values()) - task["seconds"].get("evaluate", 0)
-    return task["images"]["train"] / seconds if seconds else NAN
+    seconds = sum(task.seconds.values()) - task.seconds.get("evaluate", 0)
+    return task.images["train"] / seconds if seconds else NAN
 
 
-def speed(task: dict[str, Any], phase: str) -> float:
+def speed(task: FinishedTask, phase: str) -> float:
     """Images per second of one phase of one task; NaN where it has no images."""
-    images, seconds = task.get("images", {}).get(phase), task["seconds"].get(phase)
+    images, seconds = task.images.get(phase), task.seconds.get(phase)
     return images / seconds if images and seconds else NAN
 
 

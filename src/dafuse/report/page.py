@@ -7,7 +7,6 @@ from importlib import resources
 from string import Template
 
 from dafuse import __version__
-from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
 from dafuse.report import comparisons, paired, tables, tradeoffs
 from dafuse.report.measures import COLUMNS
@@ -94,23 +93,23 @@ def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) ->
 def _heading(groups: list[Group]) -> str:
     subject = groups[0].name if len(groups) == 1 else f"{len(groups)} settings"
     runs = [run for group in groups for run in group.runs]
-    data = {flatten(run.config).get("data.name") for run in runs}
-    return f"{subject} on {data.pop()}" if len(data) == 1 and None not in data else subject
+    data = {run.config.data["name"] for run in runs}
+    return f"{subject} on {data.pop()}" if len(data) == 1 else subject
 
 
 def _lead(runs: list[RunResult]) -> str:
     """What the runs have in common."""
-    classes = {len(run.results["classes"]) for run in runs}
+    classes = {len(run.classes) for run in runs}
     shared = [f"{count} classes" for count in classes if len(classes) == 1]
     streams = {stream_name(run) for run in runs}
     shared += sorted(streams - {""}) if len(streams) == 1 else []
     tasks = ["increment"] if streams == {""} else []
     for key in (*tasks, "backbone", "precision"):
-        values = {str(flatten(run.config).get(key)) for run in runs}
+        values = {str(run.config.flat().get(key)) for run in runs}
         if len(values) == 1 and values != {"None"}:
             value = values.pop()
             shared.append(f"{value} per task" if key == "increment" else value)
-    count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].seed}"
+    count = f"{len(runs)} runs" if len(runs) > 1 else f"seed {runs[0].config.seed}"
     return escape(" · ".join([*shared, count]))
 
 

@@ -46,7 +46,9 @@ def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
         streams.setdefault(_stream(group.runs[0]), []).append(group)
     found = []
     for groups in streams.values():
-        candidates = [g for g in groups if g.runs[0].method == REFERENCE and g.runs[0].primary]
+        candidates = [
+            g for g in groups if g.runs[0].config.method == REFERENCE and g.runs[0].primary
+        ]
         if not candidates:
             continue
         reference = min(candidates, key=lambda group: len(changed_options(group.runs[0])))
@@ -85,15 +87,15 @@ def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
 def _stream(run: RunResult) -> str:
     """All that must be equal but the method: data, backbone, increment, how far it is."""
     shared = {k: v for k, v in options_of(run).items() if not k.startswith("method.")}
-    return json.dumps([len(run.matrix), run.results["tasks_total"], shared], sort_keys=True)
+    return json.dumps([len(run.matrix), run.tasks_total, shared], sort_keys=True)
 
 
 def _by_seed(group: Group) -> dict[int, dict[str, float]]:
     """The paired columns of each seed; of a seed that was run twice, the mean."""
     runs: dict[int, list[dict[str, float]]] = {}
     for run in group.runs:
-        if run.seed is not None:
-            runs.setdefault(run.seed, []).append(run.matrix.metrics())
+        if run.config.seed is not None:
+            runs.setdefault(run.config.seed, []).append(run.matrix.metrics())
     return {
         seed: {key: statistics.fmean(each[key] for each in several) for key in PAIRED}
         for seed, several in runs.items()

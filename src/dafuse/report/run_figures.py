@@ -68,11 +68,11 @@ def most_confused(counts: np.ndarray, most: int = 12) -> list[int]:
 
 def confusion(run: RunResult) -> Drawing:
     """Who is taken for whom, among the classes that are confused most with each other."""
-    counts = np.array(run.results.get("confusion") or np.zeros((0, 0)), dtype=float)
-    chosen = most_confused(counts) if counts.ndim == 2 and len(counts) > 1 else []
+    counts = np.array(run.confusion, dtype=float)
+    chosen = most_confused(counts) if len(counts) > 1 else []
     if not chosen:
         raise NothingToDraw("the figure needs images taken for another class")
-    names = [run.results["classes"][c] for c in chosen]
+    names = [run.classes[c] for c in chosen]
     names = [name if len(name) <= 18 else name[:17] + "…" for name in names]
     images = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     shares = (100 * counts / images)[np.ix_(chosen, chosen)]
@@ -100,10 +100,7 @@ def confusion(run: RunResult) -> Drawing:
 
 def beta_per_layer(run: RunResult) -> Drawing:
     """DAF's coefficient: its median per layer and task, and its spread after the last task."""
-    recorded = [
-        (t, {b["layer"]: b["quantiles"] for b in beta if b["quantiles"]})
-        for t, beta in run.diagnosed("beta")
-    ]
+    recorded = run.diagnosed(lambda measured: measured.beta)
     layers = sorted({layer for _, beta in recorded for layer in beta})
     if not layers:
         raise NothingToDraw("the figure needs a run that fuses adapters")
@@ -139,32 +136,27 @@ def beta_per_layer(run: RunResult) -> Drawing:
 
 def fusion_diagnosis(run: RunResult) -> Drawing:
     """What the fusion did in each task: clipping, the gradient's weight, the movement."""
-    moved = run.diagnosed("moved")
+    low = run.diagnosed(lambda measured: measured.clipped_low)
+    high = run.diagnosed(lambda measured: measured.clipped_high)
+    moved = run.diagnosed(lambda measured: measured.moved)
     panels = {
         "share of β clipped (%)": {
-            "at its low end": [(t, 100 * v) for t, v in run.diagnosed("clipped_low")],
-            "at its high end": [(t, 100 * v) for t, v in run.diagnosed("clipped_high")],
+            "at its low end": [(t, 100 * v) for t, v in low],
+            "at its high end": [(t, 100 * v) for t, v in high],
         },
-        "median |g / D|": {"": run.diagnosed("median_abs_gradient_over_displacement")},
-        "movement of the global adapter, relative (%)": {
-            "": [(t, 100 * v["relative"]) for t, v in moved if v.get("relative") is not None]
-        },
+        "median |g / D|": {"": run.diagnosed(lambda measured: measured.gradient_over_displacement)},
+        "movement of the global adapter, relative (%)": {"": [(t, 100 * v) for t, v in moved]},
     }
     return _panels(panels, "Fusion over tasks")
 
 
 def bound_terms(run: RunResult) -> Drawing:
     """The terms of the paper's bound, in each task."""
-    terms = run.diagnosed("bound")
-
-    def over_tasks(key: str) -> list[tuple[int, float]]:
-        return [(t, value[key]) for t, value in terms if value.get(key) is not None]
-
     panels = {
-        "empirical risk": {"": over_tasks("empirical_risk")},
+        "empirical risk": {"": run.diagnosed(lambda measured: measured.empirical_risk)},
         "squared distance from": {
-            "the initial adapter": over_tasks("init_sq_distance"),
-            "the global adapter": over_tasks("global_sq_distance"),
+            "the initial adapter": run.diagnosed(lambda measured: measured.init_sq_distance),
+            "the global adapter": run.diagnosed(lambda measured: measured.global_sq_distance),
         },
     }
     return _panels(panels, "Terms of the bound over tasks")
@@ -212,7 +204,7 @@ def _panels(panels: dict[str, dict[str, list[tuple[int, float]]]], label: str) -
 
 def seconds_per_phase(run: RunResult) -> Drawing:
     """A bar for each task, made of its phases."""
-    spent = [task["seconds"] for task in run.tasks]
+    spent = [task.seconds for task in run.tasks]
     extra = sorted({phase for seconds in spent for phase in seconds} - set(PHASES))
     phases = [p for p in (*PHASES, *extra) if any(seconds.get(p) for seconds in spent)]
     if not phases:
@@ -243,7 +235,7 @@ def seconds_per_phase(run: RunResult) -> Drawing:
 
 def training_loss(run: RunResult) -> Drawing:
     """The mean loss of each epoch, task after task."""
-    losses = [(t, task["loss"]) for t, task in enumerate(run.tasks) if task.get("loss")]
+    losses = [(t, task.loss) for t, task in enumerate(run.tasks) if task.loss]
     if not losses:
         raise NothingToDraw("the figure needs losses of a training")
 

@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from dafuse.engine.config import flatten
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.results import CONFIG, PROVENANCE, RESULTS, accuracy_matrices
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
 from dafuse.shapes import ANYTHING, WORD, Each, Keys, Shape, require_shape
+
+T = TypeVar("T")
 
 FORMAT = 1  # the newest format of a run's JSON files that this code reads
 
@@ -20,14 +23,139 @@ class NoResultsYet(DafuseError):
     """A run folder in which no task is finished."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Asked:
+    """A run's configuration as its folder has it, which leaves some options out."""
+
+    everything: dict[str, Any]
+    method: str
+    options: dict[str, Any]  # of the method
+    data: dict[str, Any]  # name and options
+    backbone: str | None
+    seed: int | None
+    stream: str  # how images come: in tasks, or in a stream without them
+    replay: str | None
+
+    @classmethod
+    def parsed(cls, config: dict[str, Any]) -> "Asked":
+        options = {key: value for key, value in config["method"].items() if key != "name"}
+        seed, backbone, replay = (config.get(key) for key in ("seed", "backbone", "replay"))
+        stream = config.get("stream", "tasks")
+        name = config["method"]["name"]
+        return cls(config, name, options, config["data"], backbone, seed, stream, replay)
+
+    def flat(self) -> dict[str, Any]:
+        """Everything under nested keys joined by dots."""
+        return flatten(self.everything)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The provenance of a run; "" where a part is not known."""
+
+    everything: dict[str, Any] = field(default_factory=dict)
+    device: str = ""
+    date: str = ""
+    weights: str = ""  # SHA-256
+    data: str = ""  # fingerprint
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parsed(cls, content: dict[str, Any]) -> "Origin":
+        return cls(
+            {key: value for key, value in content.items() if key != "format"},
+            content.get("device", ""),
+            content.get("started", "")[:10],
+            content.get("weights", {}).get("sha256", ""),
+            content.get("data_fingerprint", ""),
+            content.get("versions", {}),
+        )
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the method says of itself; None where the run does not tell."""
+
+    passes: float | None = None  # through the backbone per prediction
+    keeps_images: bool | None = None
+    assumes: str | None = None
+    defaults: dict[str, Any] | None = None  # of its options
+
+    @classmethod
+    def parsed(cls, content: dict[str, Any]) -> "Declared":
+        passes, *rest = (
+            content.get(key)
+            for key in ("passes_per_prediction", "keeps_images", "assumes", "defaults")
+        )
+        return cls(passes, *rest)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What DAF measured of its fusion in one task; None where it did not."""
+
+    beta: dict[int, dict[str, float]] | None = None  # quantiles for each layer
+    clipped_low: float | None = None  # shares of β
+    clipped_high: float | None = None
+    gradient_over_displacement: float | None = None  # median of |g / D|
+    moved: float | None = None  # of the global adapter, relative to its norm
+    empirical_risk: float | None = None  # the terms of the bound
+    init_sq_distance: float | None = None
+    global_sq_distance: float | None = None
+
+    @classmethod
+    def parsed(cls, content: dict[str, Any]) -> "Diagnosis":
+        beta, bound = content.get("beta"), content.get("bound", {})
+        return cls(
+            None if beta is None else {b["layer"]: b["quantiles"] for b in beta if b["quantiles"]},
+            content.get("clipped_low"),
+            content.get("clipped_high"),
+            content.get("median_abs_gradient_over_displacement"),
+            content.get("moved", {}).get("relative"),
+            *map(bound.get, ("empirical_risk", "init_sq_distance", "global_sq_distance")),
+        )
+
+
+@dataclass(frozen=True)
+class FinishedTask:
+    """The numbers of one task; empty where they are not known."""
+
+    seconds: dict[str, float] = field(default_factory=dict)  # of each phase
+    images: dict[str, int] = field(default_factory=dict)  # in each phase
+    kept_bytes: dict[str, float] = field(default_factory=dict)  # of each kind, after it
+    loss: list[float] = field(default_factory=list)  # of each epoch
+    calibration_error: float | None = None  # None without test images
+    correct_then: list[int] = field(default_factory=list)  # right among the classes of their time
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+
+    @classmethod
+    def parsed(cls, content: dict[str, Any]) -> "FinishedTask":
+        return cls(
+            content["seconds"],
+            content.get("images", {}),
+            content.get("kept_bytes") or {},
+            content.get("loss") or [],
+            content.get("calibration_error"),
+            content.get("correct_then") or [],
+            Diagnosis.parsed(content.get("diagnosis") or {}),
+        )
+
+
+@dataclass(frozen=True)
 class RunResult:
+    """A run as a report reads it; every part was checked when it was read."""
+
     folder: Path
     hash: str
-    config: dict[str, Any]
-    provenance: dict[str, Any]
-    results: dict[str, Any]
+    config: Asked
+    provenance: Origin
+    declared: Declared
+    classes: list[str]
+    task_sizes: list[int]
+    tasks: list[FinishedTask]
     matrix: AccuracyMatrix
+    confusion: list[list[int]]  # after the latest task; empty where it is not known
+    skipped: list[str]  # images, and why
     prediction: str = ""  # the way to predict that the matrix counts, where there are several
     others: dict[str, AccuracyMatrix] = field(default_factory=dict)  # by the other ways
     primary: bool = True
@@ -38,66 +166,53 @@ class RunResult:
         Of those the accuracies are known, and whether images are kept; times, bytes and passes are
         the whole run's.
         """
-        declared = self.results.get("method", {})
-        kept = {key: declared[key] for key in ("keeps_images", "defaults") if key in declared}
-        bare = {**self.results, "confusion": [], "method": kept}
-        bare["tasks"] = [{"seconds": {}} for _ in self.tasks]
-        return [self] + [
-            replace(self, results=bare, matrix=counts, prediction=way, others={}, primary=False)
-            for way, counts in self.others.items()
-        ]
+        bare = replace(
+            self,
+            declared=replace(self.declared, passes=None, assumes=None),
+            tasks=[FinishedTask() for _ in self.tasks],
+            confusion=[],
+            others={},
+            primary=False,
+        )
+        ways = self.others.items()
+        return [self, *(replace(bare, matrix=counts, prediction=way) for way, counts in ways)]
 
     @property
     def seconds(self) -> float:
         """Of all phases of all tasks."""
-        return float(sum(sum(task["seconds"].values()) for task in self.tasks))
+        return float(sum(sum(task.seconds.values()) for task in self.tasks))
 
     @property
     def replayed(self) -> bool:
         """Whether its training was taken from another run's record."""
-        trained = any(task.get("images", {}).get("train") for task in self.tasks)
-        return self.config.get("replay") is not None and not trained
+        trained = any(task.images.get("train") for task in self.tasks)
+        return self.config.replay is not None and not trained
 
     @property
     def trains(self) -> bool:
         """Whether anything was trained in it or in the run it replays, as far as that is known."""
-        phases = [task.get("images") for task in self.tasks]
-        known = self.primary and self.config.get("replay") is None and all(phases)
-        return not known or any("train" in images for images in phases if images)
-
-    @property
-    def method(self) -> str:
-        return self.config["method"]["name"]
-
-    @property
-    def seed(self) -> int | None:
-        return self.config.get("seed")
-
-    @property
-    def stream(self) -> str:
-        """How its images came: in tasks, or in a stream without them."""
-        return self.config.get("stream", "tasks")
+        known = self.primary and self.config.replay is None and all(t.images for t in self.tasks)
+        return not known or any("train" in task.images for task in self.tasks)
 
     @property
     def step(self) -> str:
         """What it is tested after: each task, or each point of a stream without tasks."""
-        return "task" if self.stream == "tasks" else "point"
+        return "task" if self.config.stream == "tasks" else "point"
 
     @property
-    def tasks(self) -> list[dict[str, Any]]:
-        """The finished tasks: seconds, images, bytes kept, loss and diagnosis of each."""
-        return self.results["tasks"]
+    def tasks_total(self) -> int:
+        return len(self.task_sizes)
 
     @property
     def mark(self) -> str:
         """Says how far a run is that is not at its end, e.g. "3 of 20 tasks"."""
-        done, total = len(self.matrix), self.results["tasks_total"]
+        done, total = len(self.matrix), self.tasks_total
         return f"{done} of {total} {self.step}s" if done < total else ""
 
     @property
     def seen_classes(self) -> list[int]:
         """How many classes were known after each finished task."""
-        return list(accumulate(self.results["task_sizes"]))[: len(self.matrix)]
+        return list(accumulate(self.task_sizes))[: len(self.matrix)]
 
     @property
     def curve(self) -> list[float]:
@@ -107,11 +222,9 @@ class RunResult:
             a if sum(n) else float("nan") for a, n in zip(curve, self.matrix.total, strict=True)
         ]
 
-    def diagnosed(self, key: str) -> list[tuple[int, Any]]:
-        """(task counted from 1, value) for the tasks whose diagnosis has `key`."""
-        found = (
-            (t, (task.get("diagnosis") or {}).get(key)) for t, task in enumerate(self.tasks, 1)
-        )
+    def diagnosed(self, part: Callable[[Diagnosis], T | None]) -> list[tuple[int, T]]:
+        """(task counted from 1, value) for the tasks whose diagnosis has this part."""
+        found = ((t, part(task.diagnosis)) for t, task in enumerate(self.tasks, 1))
         return [(t, value) for t, value in found if value is not None]
 
 
@@ -135,14 +248,20 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
         raise DafuseError(
             f"{folder / 'results.json'} does not hold together: {error}; {_again(folder)}"
         ) from None
+    declared = results.get("method", {})
     return RunResult(
         folder,
         config.get("hash", ""),
-        config["config"],
-        provenance,
-        results,
+        Asked.parsed(config["config"]),
+        Origin.parsed(provenance),
+        Declared.parsed(declared),
+        results["classes"],
+        results["task_sizes"],
+        [FinishedTask.parsed(task) for task in results["tasks"]],
         matrix,
-        results.get("method", {}).get("prediction") or "",
+        results.get("confusion") or [],
+        results.get("skipped") or [],
+        declared.get("prediction") or "",
         others,
     )
 

@@ -85,26 +85,26 @@ def _header(numbers: Sequence[str]) -> list[str]:
 def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) -> list[str]:
     found, origin = measures(run), run.provenance
     way = f" [{run.prediction}]" if run.prediction else ""
-    versions = origin.get("versions", {})
     matching = [r for r in recipes if not run.mark and r.expected and r.is_of(run)]
     expected = next((r.expected for r in matching if _is_way(run, r.expected)), {})
     return [
-        named(run.method, changed_options(run)) + way,
-        ", ".join(filter(None, [data_name(run.config["data"]), stream_name(run)])),
+        named(run.config.method, changed_options(run)) + way,
+        ", ".join(filter(None, [data_name(run.config.data), stream_name(run)])),
         str(setting(run, "backbone")),
         str(setting(run, "increment")),
-        str(run.seed),
+        str(run.config.seed),
         (f"unfinished: {run.mark}" if run.mark else "finished")
         + (", training replayed" if run.replayed else ""),
         *(show(Cell(found[key], float("nan")), COLUMNS[key]) for key in numbers),
         *_told(expected),
         _verified(found, expected),
         run.hash[:SHOWN_HASH] or UNKNOWN,
-        origin.get("weights", {}).get("sha256", "")[:SHOWN_HASH] or UNKNOWN,
-        origin.get("data_fingerprint", "")[:SHOWN_HASH] or UNKNOWN,
-        origin.get("device", UNKNOWN),
-        origin.get("started", "")[:10] or UNKNOWN,
-        ", ".join(f"{name} {versions[name]}" for name in VERSIONS if name in versions) or UNKNOWN,
+        origin.weights[:SHOWN_HASH] or UNKNOWN,
+        origin.data[:SHOWN_HASH] or UNKNOWN,
+        origin.device or UNKNOWN,
+        origin.date or UNKNOWN,
+        ", ".join(f"{name} {origin.versions[name]}" for name in VERSIONS if name in origin.versions)
+        or UNKNOWN,
     ]
 
 

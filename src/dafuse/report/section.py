@@ -80,7 +80,7 @@ def run_section(anchor: str, title: str, run: RunResult, alone: bool) -> str:
         f'<div class="card"><h3>Time and speed</h3>{_phases(run)}\n'
         f"<h3>Kept beside the backbone</h3>{_kept(run)}</div></div>\n"
         f"{_measured(run)}{_skipped(run)}"
-        f"<details{opened}><summary>Config</summary>{_settings(run.config)}</details>\n"
+        f"<details{opened}><summary>Config</summary>{_settings(run.config.everything)}</details>\n"
         f"<details{opened}><summary>Provenance</summary>"
         f"{_settings(_origin(run))}"
         "</details>\n</section>\n"
@@ -88,20 +88,18 @@ def run_section(anchor: str, title: str, run: RunResult, alone: bool) -> str:
 
 
 def _origin(run: RunResult) -> dict[str, Any]:
-    recorded = {key: value for key, value in run.provenance.items() if key != "format"}
-    return {**recorded, "config_hash": run.hash, "folder": str(run.folder)}
+    return {**run.provenance.everything, "config_hash": run.hash, "folder": str(run.folder)}
 
 
 def _traits(run: RunResult) -> str:
-    method = run.results.get("method", {})
-    passes = method.get("passes_per_prediction")
+    passes, keeps = run.declared.passes, run.declared.keeps_images
     traits = [
         f"{passes:g} pass{'es' if passes != 1 else ''} per prediction" if passes else "",
-        {True: "keeps images: yes", False: "keeps images: no"}.get(method.get("keeps_images"), ""),
-        f"assumes {method['assumes']}" if method.get("assumes") else "",
+        "" if keeps is None else f"keeps images: {'yes' if keeps else 'no'}",
+        f"assumes {run.declared.assumes}" if run.declared.assumes else "",
         f"predicts by {run.prediction}" if run.prediction else "",
         f"also recorded by {', '.join(run.others)}" if run.others else "",
-        f"on {run.provenance['device']}" if run.provenance.get("device") else "",
+        f"on {run.provenance.device}" if run.provenance.device else "",
     ]
     return escape(" · ".join(trait for trait in traits if trait))
 
@@ -109,10 +107,10 @@ def _traits(run: RunResult) -> str:
 def _phases(run: RunResult) -> str:
     totals: dict[str, list[float]] = {}
     for task in run.tasks:
-        for phase, seconds in task["seconds"].items():
+        for phase, seconds in task.seconds.items():
             total = totals.setdefault(phase, [0.0, 0.0])
             total[0] += seconds
-            total[1] += task.get("images", {}).get(phase, 0)
+            total[1] += task.images.get(phase, 0)
     everything = sum(seconds for seconds, _ in totals.values()) or math.nan
     rows = [
         [
@@ -128,7 +126,7 @@ def _phases(run: RunResult) -> str:
 
 
 def _kept(run: RunResult) -> str:
-    first, last = (run.tasks[t].get("kept_bytes") or {} for t in (0, -1))
+    first, last = (run.tasks[t].kept_bytes for t in (0, -1))
     kinds = sorted({*first, *last}, key=[*KINDS, *first, *last].index)
     rows = [[kind, *(human_bytes(kept.get(kind, 0)) for kept in (first, last))] for kind in kinds]
     sums = ["all", human_bytes(sum(first.values())), human_bytes(sum(last.values()))]
@@ -148,7 +146,7 @@ def _measured(run: RunResult) -> str:
 
 
 def _skipped(run: RunResult) -> str:
-    skipped = run.results.get("skipped") or []
+    skipped = run.skipped
     if not skipped:
         return ""
     shown = "".join(f"<li>{escape(str(line))}</li>" for line in skipped[:SHOWN_SKIPPED])

@@ -41,7 +41,7 @@ class Group:
 
     def title(self, run: RunResult) -> str:
         """The name of one run of the group."""
-        return f"{self.name}, seed {run.seed}" if len(self.runs) > 1 else self.name
+        return f"{self.name}, seed {run.config.seed}" if len(self.runs) > 1 else self.name
 
 
 def group_runs(runs: Iterable[RunResult]) -> list[Group]:
@@ -63,9 +63,7 @@ def _names(runs: list[RunResult]) -> list[str]:
     """A name for each run that no run with other settings has, without defaults where it can be."""
     everything = [options_of(run) for run in runs]
     settings = [json.dumps(options, sort_keys=True) for options in everything]
-    defaults = [
-        flatten({"method": run.results.get("method", {}).get("defaults") or {}}) for run in runs
-    ]
+    defaults = [flatten({"method": run.declared.defaults or {}}) for run in runs]
     names = [_name(own, everything, usual) for own, usual in zip(everything, defaults, strict=True)]
     shared = _shared(names, settings)
     names = [  # runs of two versions of a method may both be at their defaults
@@ -127,7 +125,7 @@ def _name(
 def options_of(run: RunResult) -> dict[str, Any]:
     """All of the config but the seed and what cannot change a result."""
     ignored = ("seed", *NOT_IN_HASH)
-    told = {**flatten(run.config), "stream": run.stream}
+    told = {**run.config.flat(), "stream": run.config.stream}
     return {key: value for key, value in told.items() if key not in ignored}
 
 
@@ -140,11 +138,11 @@ def differing_options(runs: Iterable[RunResult]) -> list[str]:
 
 def changed_options(run: RunResult) -> dict[str, Any]:
     """The method's options that are not at their default; all, where the defaults are unknown."""
-    defaults = run.results.get("method", {}).get("defaults") or {}
+    defaults = run.declared.defaults or {}
     return {
         key: value
-        for key, value in run.config["method"].items()
-        if key != "name" and (key not in defaults or defaults[key] != value)
+        for key, value in run.config.options.items()
+        if key not in defaults or defaults[key] != value
     }
 
 
@@ -166,8 +164,8 @@ class Recipe:
 
     def is_of(self, run: RunResult) -> bool:
         """Whether the run is of this very setting."""
-        defaults = run.results.get("method", {}).get("defaults")
-        if defaults is None or self.asked["method"]["name"] != run.method:
+        defaults = run.declared.defaults
+        if defaults is None or self.asked["method"]["name"] != run.config.method:
             return False
         changed = {
             key: value
@@ -176,14 +174,14 @@ class Recipe:
         }
         return (
             changed == changed_options(run)
-            and self.asked["data"]["name"] == run.config["data"]["name"]
-            and _without_places(self.asked["data"]) == _without_places(run.config["data"])
+            and self.asked["data"]["name"] == run.config.data["name"]
+            and _without_places(self.asked["data"]) == _without_places(run.config.data)
             and all(self.setting(key) == setting(run, key) for key in COMPARED)
         )
 
 
 def setting(run: RunResult, key: str) -> Any:
-    return run.config.get(key, getattr(USUAL, key))
+    return run.config.everything.get(key, getattr(USUAL, key))
 
 
 def changed_data(data: dict[str, Any]) -> dict[str, Any]:
@@ -205,15 +203,12 @@ def stream_name(run: RunResult) -> str:
     changed = {
         key: setting(run, key) for key in STREAM_OPTIONS if setting(run, key) != getattr(USUAL, key)
     }
-    return "" if run.stream == "tasks" else named(f"{run.stream} stream", changed)
+    return "" if run.config.stream == "tasks" else named(f"{run.config.stream} stream", changed)
 
 
 def comparable(runs: Iterable[RunResult]) -> bool:
     """Whether accuracies compare: of one data set, stream and backbone."""
-    told = {
-        (data_name(run.config["data"]), stream_name(run), run.config.get("backbone"))
-        for run in runs
-    }
+    told = {(data_name(run.config.data), stream_name(run), run.config.backbone) for run in runs}
     return len(told) <= 1
 
 
@@ -224,12 +219,12 @@ def named(name: str, options: dict[str, Any]) -> str:
 
 def command_of(run: RunResult) -> str:
     """A command that makes this run again; it says what is not at its default."""
-    data = run.config["data"]
-    said: dict[str, Any] = {"method": run.method}
+    data = run.config.data
+    said: dict[str, Any] = {"method": run.config.method}
     said |= {f"method.{key}": value for key, value in changed_options(run).items()}
     said |= {"data": data["name"]}
     said |= {f"data.{key}": value for key, value in changed_data(data).items()}
-    for key, value in run.config.items():
+    for key, value in run.config.everything.items():
         if key in ("method", "data", *NOT_IN_HASH):
             continue
         if key in ("increment", "seed") or value != getattr(USUAL, key, None):

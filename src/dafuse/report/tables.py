@@ -63,10 +63,10 @@ def _row(group: Group) -> Row:
     return Row(
         group.label,
         len(group.runs),
-        len({run.seed for run in group.runs}),
+        len({run.config.seed for run in group.runs}),
         len(first.matrix),
-        first.results["tasks_total"],
-        first.stream != "tasks",
+        first.tasks_total,
+        first.config.stream != "tasks",
         {key: _cell([value[key] for value in values]) for key in COLUMNS},
         any(run.trains for run in group.runs),
     )
@@ -193,8 +193,8 @@ def grids(runs: Iterable[RunResult]) -> list[Grid]:
     if whole := grid(runs):
         return [whole]
     found = []
-    for method in dict.fromkeys(run.method for run in runs):
-        own = [run for run in runs if run.method == method]
+    for method in dict.fromkeys(run.config.method for run in runs):
+        own = [run for run in runs if run.config.method == method]
         varied = differing_options(own)
         if len(varied) >= 2 and (crossed := _crossed(own, varied, f"{method}, {GRID_TITLE}")):
             found.append(crossed)

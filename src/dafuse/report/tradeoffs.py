@@ -60,7 +60,7 @@ def efficiency_caption(runs: list[RunResult]) -> str:
     drawn = {point.name for point in points}
     replayed = {row.name for row in make_table(r for r in runs if r.replayed).rows} - drawn
     left_out = f"Left out, as their training was replayed: {', '.join(sorted(replayed))}. "
-    devices = sorted({str(run.provenance.get("device", "an unknown device")) for run in runs})
+    devices = sorted({run.provenance.device or "an unknown device" for run in runs})
     return (
         "The higher, the more accurate; the further right, the faster in training; the lighter, "
         "the faster in prediction. "
