@@ -46,7 +46,7 @@ def test_large_batches_go_in_parts() -> None:
     images = torch.randn(10, 3, 32, 32)
     with torch.no_grad():
         whole = trainer.encode(images, bank)
-        trainer.inference_batch = 6  # two images at a time
+        trainer.forward.at_once = 6  # two images at a time
         assert torch.allclose(whole, trainer.encode(images, bank), atol=1e-5)
 
 

@@ -78,7 +78,7 @@ def test_batches_are_of_the_size_asked_for_and_not_padded(
     seen: list[tuple[int, int]] = []
 
     def observe(self: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
-        full = self.trainer.compiled.full_batch
+        full = self.trainer.forward.full_batch
         seen.append((len(images), full))
         original(self, images, labels)
 
@@ -86,7 +86,7 @@ def test_batches_are_of_the_size_asked_for_and_not_padded(
 
     original = SimpleCIL.observe
     monkeypatch.setattr(SimpleCIL, "observe", observe)
-    monkeypatch.setattr("dafuse.engine.compiled.compiled", lambda network: network)
+    monkeypatch.setattr("dafuse.engine.forward.compiled", lambda network: network)
     config = replace(BASE, stream="online", observed_batch=4, compiled=True, increment=3)
     run(replace(config, out=str(tmp_path / "run")), bench=bench)
     assert {full for _, full in seen} == {4}

@@ -11,7 +11,7 @@ from conftest import small_dataset, small_stream, small_trainer, small_vit
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.prompts import PromptPrefixes, PromptTokens, uniform_prompts
 from dafuse.backbones.vit import ViT
-from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.forward import Forward
 from dafuse.methods.contract import Method
 from dafuse.methods.dualprompt import DualPrompt
 from dafuse.methods.l2p import L2P
@@ -89,7 +89,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
 
         return run
 
-    monkeypatch.setattr("dafuse.engine.compiled.compiled", plainly)
+    monkeypatch.setattr("dafuse.engine.forward.compiled", plainly)
     return passed
 
 
@@ -102,7 +102,7 @@ def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
     grads = []
     for batch in (3, 6):
         pool.grad = None
-        trainer.compiled = CompiledForward(full_batch=batch)
+        trainer.forward = Forward(trainer.network, trainer.fabric, batch, compiles=True)
         trainer.encode(IMAGES, attached, prompts=pool[[0, 3, 0]]).pow(3).sum().backward()
         assert pool.grad is not None
         grads.append(pool.grad)
@@ -114,7 +114,7 @@ def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
 def test_batches_are_filled_up_with_zeros_and_prompts_beside_them(uncompiled: list) -> None:
     trainer, attached = small_trainer(small_dataset([3])), PromptPrefixes()
     for count, batch in ((6, 6), (2, 6), (4, 4)):
-        trainer.compiled = CompiledForward(full_batch=batch)
+        trainer.forward = Forward(trainer.network, trainer.fabric, batch, compiles=True)
         prompts = some(count, 2, 2, 4, 24)
         feats = trainer.encode(torch.ones(count, 3, 32, 32), attached, prompts=prompts)
         assert len(feats) == count
@@ -144,7 +144,7 @@ def test_compiled_and_plain_learn_the_same(method: Callable[..., Method]) -> Non
     for compiled in (False, True):
         dataset = small_dataset([3, 4, 4, 3])
         trainer = small_trainer(dataset, compiled=compiled)
-        learner = method(trainer=trainer, epochs=2, batch_size=trainer.inference_batch)
+        learner = method(trainer=trainer, epochs=2, batch_size=trainer.forward.at_once)
         stream = small_stream(dataset, [2, 2])
         for task in stream:
             learner.learn(task)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting
+from dafuse.engine.cuda_graphs import graphed
 from dafuse.engine.devices import seconds
-from dafuse.engine.recorded import graphed
 from dafuse.heads.alignment import Step, align
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import JITTER, ClassMemory, Sampler

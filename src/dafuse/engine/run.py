@@ -208,7 +208,7 @@ def _record(
             "loss": trainer.epoch_losses,
             "calibration_error": evaluation.calibration_error,
             "correct_then": evaluation.correct_then,
-            "compiled_deviation": trainer.compiled.deviation if trainer.compiled else None,
+            "compiled_deviation": trainer.forward.deviation,
             "diagnosis": diagnosis,
         }
     )

@@ -4,14 +4,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.depths import Depths
@@ -19,9 +17,9 @@ from dafuse.backbones.network import Network
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
-from dafuse.engine.compiled import CompiledForward
+from dafuse.engine.cuda_graphs import graphed
 from dafuse.engine.devices import wait_for
-from dafuse.engine.recorded import graphed
+from dafuse.engine.forward import Forward
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss
 from dafuse.methods.schedule import Group, Schedule
@@ -50,25 +48,20 @@ class Trainer:
     ) -> None:
         self.device = fabric.device
         self.network = network.to(self.device)
-        with fabric.autocast():
-            casts = torch.is_autocast_enabled(self.device.type)
-            dtype = torch.get_autocast_dtype(self.device.type)
-        self._frozen = _cast_once(self.network, dtype) if casts else self.network
         self.loader, self.fabric, self.seed = loader, fabric, seed
         self.progress = progress or Progress()
-        self.inference_batch = 256 if self.device.type == "cuda" else 64
+        on_gpu = self.device.type == "cuda"
+        compiles = on_gpu if compiled is None else compiled
+        at_once = 256 if on_gpu else 64
+        self.forward = Forward(self.network, fabric, at_once, compiles, self.progress.say)
         self.gradient_batch = (
-            _gradient_batch(self.network, self.device, dtype if casts else torch.float32)
+            fitting_batch(self.network, self.device, self.forward.dtype)
             if self.device.type == "cuda"
-            else self.inference_batch
+            else self.forward.at_once
         )
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
-        compile_it = self.device.type == "cuda" if compiled is None else compiled
-        self.compiled = (
-            CompiledForward(self.inference_batch, self.progress.say) if compile_it else None
-        )
 
     def fit(
         self,
@@ -122,19 +115,7 @@ class Trainer:
         depths: Depths = "last",
         prompts: Tensor | None = None,
     ) -> Tensor:
-        network = network or self._frozen
-        count, copies = len(images_B3SS), attached.copies if attached is not None else 1
-        if copies > 1 and count > (most := max(1, self.inference_batch // copies)):
-            starts = range(0, count, most)
-            given = [None if prompts is None else prompts[at : at + most] for at in starts]
-            parts = zip(images_B3SS.split(most), given, strict=True)
-            return torch.cat([self.encode(x, attached, network, depths, p) for x, p in parts])
-        with self.fabric.autocast():
-            if self.compiled is not None and self.compiled.serves(attached):
-                return self.compiled(network, images_B3SS, attached, depths, prompts)
-            if attached is not None:
-                attached.begin(count)
-            return network(images_B3SS, attached, depths, prompts).float()
+        return self.forward(images_B3SS, attached, network, depths, prompts)
 
     @torch.no_grad()
     def features(
@@ -151,18 +132,10 @@ class Trainer:
         return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])
 
     def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
-        return self.loader.test_batches(images, batch_size or self.inference_batch)
+        return self.loader.test_batches(images, batch_size or self.forward.at_once)
 
-    @contextmanager
-    def batches_of(self, size: int) -> Iterator[None]:
-        if self.compiled is None:
-            yield
-            return
-        before, self.compiled.full_batch = self.compiled.full_batch, size
-        try:
-            yield
-        finally:
-            self.compiled.full_batch = before
+    def batches_of(self, size: int) -> AbstractContextManager[None]:
+        return self.forward.batches_of(size)
 
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         return graphed(work, what, self.device, self.progress.say)
@@ -196,18 +169,9 @@ class Trainer:
         """Enter training mode, with this task's seed in torch's global generator for dropout."""
         module = attached if attached is not None else nn.Identity()
         devices = [self.device] if self.device.type == "cuda" else []
-        module.train()
-        if self.compiled is not None:
-            self.compiled.checks = False
-        try:
-            with self.batches_of(batch_size), torch.random.fork_rng(devices):
-                torch.manual_seed(derive(self.seed, "dropout", task.index))
-                yield
-        finally:
-            module.eval()
-            increment_version(list(module.parameters()))  # replayed steps do not
-            if self.compiled is not None:
-                self.compiled.checks = True
+        with self.forward.training(module, batch_size), torch.random.fork_rng(devices):
+            torch.manual_seed(derive(self.seed, "dropout", task.index))
+            yield
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
         """Return the epoch's mean loss; reading it once an epoch keeps the device busy."""
@@ -222,12 +186,7 @@ class Trainer:
         return float(values.mean())
 
 
-@lru_cache(maxsize=1)  # runs that share a network share the copy and its compiled code
-def _cast_once(network: Network, dtype: torch.dtype) -> Network:
-    return network.cast_once(dtype)
-
-
-def _gradient_batch(network: Network, device: torch.device, dtype: torch.dtype) -> int:
+def fitting_batch(network: Network, device: torch.device, dtype: torch.dtype) -> int:
     """Return a power of two: the images whose activations fit into an eighth of all memory.
 
     It does not depend on free memory, so the same device always gives the same batches.
@@ -238,7 +197,7 @@ def _gradient_batch(network: Network, device: torch.device, dtype: torch.dtype) 
 
 
 def _optimiser(
-    groups: Sequence[Group], schedule: Schedule, recorded_on: torch.device | None
+    groups: Sequence[Group], schedule: Schedule, captured_on: torch.device | None
 ) -> torch.optim.Optimizer:
     """Give each group its own peak rate, from which the schedule sets the rate of an epoch.
 
@@ -248,12 +207,12 @@ def _optimiser(
         {"params": list(group.parameters), "peak": schedule.lr * group.rate} for group in groups
     ]
     how: dict[str, Any] = {"foreach": True}
-    if recorded_on is not None:
+    if captured_on is not None:
         how = {"fused": True}
         for group in settings:
-            group["lr"] = torch.tensor(group["peak"], device=recorded_on)
+            group["lr"] = torch.tensor(group["peak"], device=captured_on)
     if schedule.optimiser == "adam":
-        how["capturable"] = recorded_on is not None
+        how["capturable"] = captured_on is not None
         return torch.optim.Adam(settings, weight_decay=schedule.weight_decay, **how)
     return torch.optim.SGD(
         settings,

@@ -10,8 +10,8 @@ import torch
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.load import build_backbone
 from dafuse.backbones.vit import ViT
-from dafuse.engine.compiled import CompiledForward, Pass
-from dafuse.engine.training import _gradient_batch
+from dafuse.engine.forward import Forward, Pass
+from dafuse.engine.training import fitting_batch
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.daf import DAF
 from dafuse.methods.starts import start_adapter
@@ -51,14 +51,14 @@ def test_compiled_code_that_is_wrong_is_not_believed(monkeypatch: pytest.MonkeyP
     """Wrong from the second call on, as code would be that was compiled for another attachment."""
     dataset, said = small_dataset([3, 3]), []
     trainer = small_trainer(dataset)
-    trainer.compiled = CompiledForward(full_batch=4, say=said.append)
+    trainer.forward = Forward(trainer.network, trainer.fabric, 4, True, said.append)
     calls: list[int] = []
 
     def compiled_wrongly(network: ViT) -> Callable[..., torch.Tensor]:
         calls.append(1)
         return lambda images, *how: network(images, *how) * (2 if len(calls) > 1 else 1)
 
-    monkeypatch.setattr("dafuse.engine.compiled.compiled", compiled_wrongly)
+    monkeypatch.setattr("dafuse.engine.forward.compiled", compiled_wrongly)
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
         right = trainer.network(images)
@@ -76,11 +76,11 @@ def test_a_pass_is_that_of_the_adapter_as_it_is_now(monkeypatch: pytest.MonkeyPa
         made.add(id(network))
         return network
 
-    monkeypatch.setattr("dafuse.engine.compiled.compiled_tightly", uncompiled)
+    monkeypatch.setattr("dafuse.engine.forward.compiled_tightly", uncompiled)
     trainer = small_trainer(small_dataset([3, 3]))
     images, generator = torch.randn(3, 3, 32, 32), torch.Generator().manual_seed(2)
     adapters = [start_adapter(trainer, number, rank=4) for number in range(2)]
-    one_pass = Pass(trainer.network, folds=True, records=False, say=print)
+    one_pass = Pass(trainer.network, folds=True, graphs=False, say=print)
     with torch.no_grad():
         for changed in (0, 1, 0, 0):
             for name, parameter in adapters[changed].named_parameters():
@@ -102,7 +102,7 @@ def test_training_that_is_replayed_counts_as_a_change() -> None:
     trainer = small_trainer(dataset)
     adapter = start_adapter(trainer, 0, rank=4)
     before = [p._version for p in adapter.parameters()]
-    with trainer._training(small_stream(dataset, [2])[0], adapter, 4):
+    with trainer.forward.training(adapter, 4):
         pass
     assert all(p._version > b for p, b in zip(adapter.parameters(), before, strict=True))
 
@@ -114,12 +114,12 @@ def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.Mon
     def uncompiled(network: ViT) -> Callable[..., torch.Tensor]:
         return lambda images, *how: (sizes.append(len(images)), network(images, *how))[1]
 
-    monkeypatch.setattr("dafuse.engine.compiled.compiled", uncompiled)
+    monkeypatch.setattr("dafuse.engine.forward.compiled", uncompiled)
     dataset = small_dataset([5, 5])
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
     adapter, head = start_adapter(trainer, 0, rank=4), torch.randn(2, trainer.network.width)
     plain = curvature_at(trainer, task, adapter, head)
-    trainer.compiled = CompiledForward(full_batch=16)
+    trainer.forward = Forward(trainer.network, trainer.fabric, 16, compiles=True)
     trainer.gradient_batch = 8
     found = curvature_at(trainer, task, adapter, head)
     curvature_at(trainer, task, adapter, head, per_batch=4)
@@ -145,4 +145,4 @@ def test_the_batch_of_a_backward_pass_suits_the_devices_memory(
     vit = build_backbone("deit_tiny_patch16_224.fb_in1k")
     device = SimpleNamespace(total_memory=int(gigabytes * 2**30))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: device)
-    assert _gradient_batch(vit, torch.device("cuda"), dtype) == batch
+    assert fitting_batch(vit, torch.device("cuda"), dtype) == batch

@@ -1,11 +1,19 @@
-"""Forward passes as compiled code, checked against plain code before it is trusted."""
+"""One object for all that makes a forward pass fast: `Forward`.
+
+It fills batches up, compiles networks, folds adapters into them and replaces passes by CUDA graphs.
+It knows when what it keeps is no longer valid. Compiled code is checked against plain code before
+it is trusted.
+"""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.nn import functional as F
 
 from dafuse.backbones.adapter import Adapter
@@ -14,7 +22,7 @@ from dafuse.backbones.depths import Depths
 from dafuse.backbones.folded import fold, foldable
 from dafuse.backbones.network import Network
 from dafuse.backbones.vit import ViT
-from dafuse.engine.recorded import AS_THEY_ARE, Recorded
+from dafuse.engine.cuda_graphs import AS_THEY_ARE, GraphedWork
 
 CHECKED_CALLS = AS_THEY_ARE + 2  # of each kind of forward pass: plain, and as a CUDA graph
 KEPT = 4  # kinds of forward passes that are remembered
@@ -35,32 +43,97 @@ def compiled_tightly(folded: Network) -> Callable[..., Tensor]:
     return torch.compile(folded, dynamic=False, options={"comprehensive_padding": False})
 
 
-class CompiledForward:
-    """Compiles a network on its first call. All batches have one size: smaller ones are padded.
+class Forward:
+    """Features of images, computed in the run's precision and as fast as the device allows.
 
-    Without gradient, the first calls with each attachment are also computed by plain code. If the
-    two differ, plain code is used from then on.
+    It may compile a network on its first call; then all batches have one size, and smaller ones are
+    filled up. Without gradient, the first calls with each attachment are also computed by plain
+    code. If the two differ, plain code is used from then on.
     """
 
-    def __init__(self, full_batch: int, say: Callable[[str], None] = print) -> None:
-        self.full_batch = full_batch
-        self.checks = True  # off within a training step, where the device must not wait
-        self.trusted = True
-        self.deviation = 0.0  # the largest so far, relative to the features' length
-        self._say = say
+    def __init__(
+        self,
+        network: Network,
+        fabric: Fabric,
+        at_once: int,
+        compiles: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        with fabric.autocast():
+            casts = torch.is_autocast_enabled(fabric.device.type)
+            dtype = torch.get_autocast_dtype(fabric.device.type)
+        self.dtype = dtype if casts else torch.float32  # of products
+        self.at_once = at_once  # images, counted once for each copy that passes
+        self.full_batch = at_once  # the size to which smaller batches are filled up
+        self.compiles = compiles  # until compiled code turns out to be wrong
+        # the largest difference of compiled code so far, relative to the features' length
+        self.deviation: float | None = 0.0 if compiles else None
+        self._frozen = _cast_once(network, dtype) if casts else network
+        self._fabric, self._say = fabric, say
+        self._checks = True  # off within a training step, where the device must not wait
         self._passes: OrderedDict[Hashable, Pass] = OrderedDict()
-        torch._dynamo.config.recompile_limit = 64  # networks x attachments x batch sizes x modes
-
-    def serves(self, attached: Attachment | None) -> bool:
-        return self.trusted and (attached is None or attached.compiles)
+        if compiles:  # networks x attachments x batch sizes x modes
+            torch._dynamo.config.recompile_limit = 64
 
     def __call__(
+        self,
+        images_B3SS: Tensor,
+        attached: Attachment | None,
+        network: Network | None = None,
+        depths: Depths = "last",
+        prompts: Tensor | None = None,
+    ) -> Tensor:
+        """Return features [B, ...] as float32; see `methods.contract`."""
+        network = network or self._frozen
+        count, copies = len(images_B3SS), attached.copies if attached is not None else 1
+        if copies > 1 and count > (most := max(1, self.at_once // copies)):
+            starts = range(0, count, most)
+            given = [None if prompts is None else prompts[at : at + most] for at in starts]
+            parts = zip(images_B3SS.split(most), given, strict=True)
+            return torch.cat([self(x, attached, network, depths, p) for x, p in parts])
+        with self._fabric.autocast():
+            if self.compiles and (attached is None or attached.compiles):
+                return self._compiled(network, images_B3SS, attached, depths, prompts)
+            if attached is not None:
+                attached.begin(count)
+            return network(images_B3SS, attached, depths, prompts).float()
+
+    @contextmanager
+    def batches_of(self, size: int) -> Iterator[None]:
+        """Fill batches up to this size meanwhile."""
+        before, self.full_batch = self.full_batch, size
+        try:
+            yield
+        finally:
+            self.full_batch = before
+
+    @contextmanager
+    def training(self, trained: nn.Module, batch_size: int) -> Iterator[None]:
+        """Have a module in training mode meanwhile; no step waits for the device."""
+        trained.train()
+        self._checks = False
+        try:
+            with self.batches_of(batch_size):
+                yield
+        finally:
+            trained.eval()
+            self.weights_changed(trained)
+            self._checks = True
+
+    def weights_changed(self, module: nn.Module) -> None:
+        """Have what was computed from the module's weights computed again.
+
+        Passes look at the versions of tensors, which replayed training steps leave alone.
+        """
+        increment_version(list(module.parameters()))
+
+    def _compiled(
         self,
         network: Network,
         images_B3SS: Tensor,
         attached: Attachment | None,
-        depths: Depths = "last",
-        prompts: Tensor | None = None,
+        depths: Depths,
+        prompts: Tensor | None,
     ) -> Tensor:
         count = len(images_B3SS)
         if count < self.full_batch:
@@ -68,7 +141,7 @@ class CompiledForward:
             prompts = None if prompts is None else filled_up(prompts, self.full_batch)
         if attached is not None:
             attached.begin(len(images_B3SS))
-        if torch.is_grad_enabled() or not self.checks:
+        if torch.is_grad_enabled() or not self._checks:
             return compiled(network)(images_B3SS, attached, depths, prompts).float()[:count]
         one_pass = self._pass(network, attached, images_B3SS, depths)
         features = one_pass(images_B3SS, attached, prompts)
@@ -88,8 +161,8 @@ class CompiledForward:
         key = id(network), kind, images_B3SS.shape, depths
         if key not in self._passes:
             folds = adapts and foldable(network)
-            records = on_gpu and (folds or attached is None)
-            self._passes[key] = Pass(network, folds, records, self._say, depths)
+            graphs = on_gpu and (folds or attached is None)
+            self._passes[key] = Pass(network, folds, graphs, self._say, depths)
         self._passes.move_to_end(key)
         while len(self._passes) > KEPT:
             self._passes.popitem(last=False)
@@ -106,14 +179,19 @@ class CompiledForward:
     ) -> Tensor:
         plain = network(images_B3SS, attached, depths, prompts).float()
         off = float((features - plain).norm() / plain.norm().clamp(min=1e-12))
-        self.deviation = max(self.deviation, off)
+        self.deviation = max(self.deviation or 0.0, off)
         if off <= TOLERANCE:
             return features
-        self.trusted = False
+        self.compiles = False
         self._say(
             f"compiled code gives features that are off by {off:.0%}; going on without compiling"
         )
         return plain
+
+
+@lru_cache(maxsize=1)  # runs that share a network share the copy and its compiled code
+def _cast_once(network: Network, dtype: torch.dtype) -> Network:
+    return network.cast_once(dtype)
 
 
 def filled_up(batch: Tensor, size: int) -> Tensor:
@@ -124,15 +202,15 @@ def filled_up(batch: Tensor, size: int) -> Tensor:
 class Pass:
     """Forward passes without gradient through one network, for batches of one shape.
 
-    If it folds, adapters become part of a copy of the network; if it records, CUDA graphs replace
-    the passes. Keeps a reference to the network, so its `id()` cannot be reused.
+    If it folds, adapters become part of a copy of the network; with graphs, CUDA graphs replace the
+    passes. Keeps a reference to the network, so its `id()` cannot be reused.
     """
 
     def __init__(
         self,
         network: Network,
         folds: bool,
-        records: bool,
+        graphs: bool,
         say: Callable[[str], None],
         depths: Depths = "last",
     ) -> None:
@@ -143,8 +221,8 @@ class Pass:
         self._folds = folds
         self._values: list[tuple[int, int]] = []  # addresses and versions of the folded adapter
         self._run: Callable[..., Tensor] = self._compute
-        if records:
-            self._run = Recorded(self._compute, "this forward pass", say)
+        if graphs:
+            self._run = GraphedWork(self._compute, "this forward pass", say)
 
     def __call__(
         self, images_B3SS: Tensor, attached: Attachment | None, prompts: Tensor | None = None

@@ -15,31 +15,31 @@ from torch import Tensor
 AS_THEY_ARE = 2  # first calls of each batch size: their set-up must not be captured
 
 
-class Recorded:
+class GraphedWork:
     """A function of CUDA tensors as a CUDA graph; one that waits for the device runs plainly."""
 
     def __init__(
         self, function: Callable[..., Tensor], what: str, say: Callable[[str], None] = print
     ) -> None:
         self._function, self._what, self._say = function, what, say
-        self._recordable = True
+        self._capturable = True
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
         self._done: Counter[int] = Counter()  # calls of each batch size
-        self._recordings: dict[int, _Recording] = {}
+        self._graphs: dict[int, _Captured] = {}
 
     def __call__(self, *batch: Tensor) -> Tensor:
         size = len(batch[0])
         self._done[size] += 1
-        if self._done[size] > AS_THEY_ARE and size not in self._recordings and self._recordable:
-            self._try_to_record(batch)
-        if size not in self._recordings:
+        if self._done[size] > AS_THEY_ARE and size not in self._graphs and self._capturable:
+            self._try_to_capture(batch)
+        if size not in self._graphs:
             return self._aside(batch)
-        recording = self._recordings[size]
-        for place, tensor in zip(recording.batch, batch, strict=True):
+        captured = self._graphs[size]
+        for place, tensor in zip(captured.batch, batch, strict=True):
             place.copy_(tensor)
-        recording.graph.replay()
-        return recording.result.clone()  # the next replay overwrites the graph's memory
+        captured.graph.replay()
+        return captured.result.clone()  # the next replay overwrites the graph's memory
 
     def _aside(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Run on the stream of the capture, where autograd accumulates gradients."""
@@ -49,7 +49,7 @@ class Recorded:
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
 
-    def _try_to_record(self, batch: tuple[Tensor, ...]) -> None:
+    def _try_to_capture(self, batch: tuple[Tensor, ...]) -> None:
         """Capture the work, which computes nothing yet: a replay does."""
         batch = tuple(tensor.clone() for tensor in batch)
         graph = torch.cuda.CUDAGraph()
@@ -61,12 +61,12 @@ class Recorded:
             ):  # other threads may go on predicting
                 result = self._function(*batch)
         except RuntimeError as error:
-            self._recordable = False
+            self._capturable = False
             generator.graphsafe_set_state(before)  # else it waits forever for the capture's end
             reason = str(error).splitlines()[0]
             self._say(f"{self._what} cannot be captured as a CUDA graph, so it is slower: {reason}")
             return
-        self._recordings[len(batch[0])] = _Recording(graph, batch, result)
+        self._graphs[len(batch[0])] = _Captured(graph, batch, result)
 
 
 def graphed(
@@ -76,11 +76,11 @@ def graphed(
     say: Callable[[str], None] = print,
 ) -> Callable[..., Tensor]:
     """Return the same work as a CUDA graph, on a GPU; elsewhere return it unchanged."""
-    return Recorded(work, what, say) if device.type == "cuda" else work
+    return GraphedWork(work, what, say) if device.type == "cuda" else work
 
 
 @dataclass
-class _Recording:
+class _Captured:
     graph: torch.cuda.CUDAGraph
     batch: tuple[Tensor, ...]  # what the graph reads
     result: Tensor  # what it writes

@@ -1,4 +1,4 @@
-"""Recorded steps and forward passes do what the plain ones do. Needs a CUDA device."""
+"""Steps and forward passes as CUDA graphs do what the plain ones do. Needs a CUDA device."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.adapter import Adapter
-from dafuse.engine.recorded import Recorded
+from dafuse.engine.cuda_graphs import GraphedWork
 from dafuse.engine.training import Trainer, _optimiser, _set_rates
 from dafuse.heads.alignment import Step, align
 from dafuse.heads.gaussians import Sampler
@@ -19,13 +19,13 @@ from dafuse.methods.training import fit_with_proxy
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def training(recorded: bool, optimiser: str, waits: bool = False) -> tuple[list[float], list[str]]:
+def training(graphed: bool, optimiser: str, waits: bool = False) -> tuple[list[float], list[str]]:
     """Losses of forty steps of two batch sizes, the rate falling, and what was said."""
     device, said = torch.device("cuda"), []
     generator = torch.Generator(device).manual_seed(3)
     weight = nn.Parameter(torch.randn(5, 3 * 8 * 8, device=device, generator=generator) * 0.1)
     schedule = Schedule(4, 6, lr=0.05, weight_decay=1e-3, optimiser=optimiser)  # type: ignore[arg-type]
-    tuned = _optimiser([Group([weight], 0.5)], schedule, device if recorded else None)
+    tuned = _optimiser([Group([weight], 0.5)], schedule, device if graphed else None)
     pulled = torch.zeros_like(weight)
 
     def step(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def training(recorded: bool, optimiser: str, waits: bool = False) -> tuple[list[
             weight.lerp_(pulled, 0.01)
         return loss.detach()
 
-    take = Recorded(step, "this step", said.append) if recorded else step
+    take = GraphedWork(step, "this step", said.append) if graphed else step
     losses = []
     for epoch in range(8):
         _set_rates(tuned, 1 - epoch / 10)
@@ -51,32 +51,31 @@ def training(recorded: bool, optimiser: str, waits: bool = False) -> tuple[list[
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_recorded_steps_train_as_plain_ones(optimiser: str) -> None:
-    plain, _ = training(recorded=False, optimiser=optimiser)
-    replayed, said = training(recorded=True, optimiser=optimiser)
+def test_graphed_steps_train_as_plain_ones(optimiser: str) -> None:
+    plain, _ = training(graphed=False, optimiser=optimiser)
+    replayed, said = training(graphed=True, optimiser=optimiser)
     assert replayed == pytest.approx(plain, rel=1e-3)
     assert len(set(replayed)) == 40
     assert not said
 
 
-def test_a_step_that_waits_for_the_device_goes_on_unrecorded() -> None:
-    plain, _ = training(recorded=False, optimiser="sgd")
+def test_a_step_that_waits_for_the_device_goes_on_ungraphed() -> None:
+    plain, _ = training(graphed=False, optimiser="sgd")
     torch.cuda.manual_seed(5)
     expected = torch.rand(3, device="cuda")
     torch.cuda.manual_seed(5)
-    unrecorded, said = training(recorded=True, optimiser="sgd", waits=True)
-    assert unrecorded == pytest.approx(plain, rel=1e-3)
+    ungraphed, said = training(graphed=True, optimiser="sgd", waits=True)
+    assert ungraphed == pytest.approx(plain, rel=1e-3)
     (line,) = said
     assert "cannot be captured as a CUDA graph" in line
     assert torch.equal(torch.rand(3, device="cuda"), expected)  # dropout would draw from it, too
 
 
-def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
-    """Values changed in place or by recorded steps, tensors put elsewhere, adapters that go."""
+def test_graphed_passes_are_those_of_the_adapter_as_it_is_now() -> None:
+    """Values changed in place or by replayed steps, tensors put elsewhere, adapters that go."""
     dataset = small_dataset([7, 7])
     trainer = small_trainer(dataset, device="cuda", compiled=True)
     task = small_stream(dataset, [2])[0]
-    assert trainer.compiled is not None
     images = torch.randn(4, 3, 32, 32, device="cuda")
 
     def off(adapter: Adapter | None) -> float:
@@ -93,14 +92,14 @@ def test_recorded_passes_are_those_of_the_adapter_as_it_is_now() -> None:
             kept.down.weight.data = 2 * kept.down.weight.data  # elsewhere
         elif number == 6:
             before = kept.tensors()
-            fit_with_proxy(trainer, task, kept, Schedule(4, 4, lr=0.1))  # recorded steps
+            fit_with_proxy(trainer, task, kept, Schedule(4, 4, lr=0.1))  # graphed steps
             assert not torch.equal(kept.tensors()["up.weight"], before["up.weight"])
         else:
             kept.set(_random_adapter(trainer, 50 + number).tensors())  # in place
-    assert trainer.compiled.trusted
+    assert trainer.forward.compiles
 
 
-def test_recorded_alignment_gives_the_rows_of_plain_alignment() -> None:
+def test_graphed_alignment_gives_the_rows_of_plain_alignment() -> None:
     said: list[str] = []
     generator = torch.Generator("cuda").manual_seed(1)
     means = torch.randn(7, 12, device="cuda", generator=generator)
@@ -111,9 +110,9 @@ def test_recorded_alignment_gives_the_rows_of_plain_alignment() -> None:
         seeded = torch.Generator("cuda").manual_seed(2)
         return align(start, sampler, seeded, epochs=5, samples=16, lr=0.1, faster=faster)
 
-    recorded = aligned(lambda step: Recorded(step, "a step", said.append))
-    torch.testing.assert_close(recorded, aligned(None), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(recorded, start, atol=1e-2)
+    graphed = aligned(lambda step: GraphedWork(step, "a step", said.append))
+    torch.testing.assert_close(graphed, aligned(None), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(graphed, start, atol=1e-2)
     assert not said
 
 
