@@ -137,6 +137,7 @@ def test_many_answers_that_nobody_watches_say_how_far_they_are(
     [
         ("matplotlib", "pip install 'dafuse[torch]'"),
         ("scipy", "pip install 'dafuse[torch]'"),
+        ("jinja2", "pip install 'dafuse[torch]'"),
         ("uvicorn", "pip install 'dafuse[serve]'"),
         ("sklearn", "pip install 'dafuse[sklearn]'"),
         ("pyarrow", "pip install 'dafuse[tables]'"),
