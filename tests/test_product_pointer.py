@@ -1,7 +1,11 @@
 """Damage to model.json is never taken for what it says; damage to older versions is said."""
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from dafuse.errors import DafuseError
 from dafuse.files import read_json, write_json
@@ -30,12 +34,14 @@ def test_a_pointer_of_an_older_dafuse_is_read(tmp_path: Path, small_network: Non
     assert ModelFolder(folder.path).current() == folder.current()
 
 
+@pytest.mark.parametrize("in_its_place", [Path.exists, os.mkfifo, Path.mkdir])
 def test_the_ledger_says_that_an_older_version_lacks_an_object(
-    tmp_path: Path, small_network: None
+    tmp_path: Path, small_network: None, in_its_place: Callable[[Path], None]
 ) -> None:
     model = taught(tmp_path / "model", {0: 3, 1: 3}, {0: 3}, method="lift")
     older, last = model.folder.history()
     assert not model.ledger().damage
     file = model.folder.object_file(sorted(older.lasting - last.objects)[0])
     file.unlink()
+    in_its_place(file)
     assert f"But: {file} is missing: restore it" in "\n".join(model.ledger().lines())

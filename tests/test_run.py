@@ -227,6 +227,17 @@ def test_a_damaged_checkpoint_is_named(
     assert "Traceback" not in done.stderr
 
 
+def test_what_a_kill_left_of_an_earlier_task_goes(
+    images: Path, whole: tuple[Path, float], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole[0], out)
+    (tensors,) = (out / "checkpoints").glob("*.safetensors")
+    shutil.copy(tensors, tensors.with_stem("task-0001"))
+    finish(images, out)
+    assert outcome(out) == outcome(whole[0])
+
+
 def test_two_processes_cannot_share_a_folder(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     holder = """

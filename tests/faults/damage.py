@@ -26,7 +26,16 @@ FORGED = 0.3  # share of the trials
 PLACED = 0.4  # share of the others that put something else in a file's place
 MEMORY = 8 << 30  # bytes of addresses that a command may ask for
 PATIENCE = 120.0  # seconds after which a command hangs
-SAYS_SO = ("damaged", "cannot be read", "missing", "is not", "does not", "left out", "unreadable")
+SAYS_SO = (
+    "damaged",
+    "cannot be read",
+    "missing",
+    "is not",
+    "does not",
+    "left out",
+    "unreadable",
+    "is a link",
+)
 OPTIONAL = ("approximations.json", "provenance.json")  # whose absence says nothing
 SHOWN = {"\n", "\t", "\r"}
 

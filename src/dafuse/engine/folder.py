@@ -111,9 +111,7 @@ class RunFolder:
         digest = hashlib.sha256(tensors).hexdigest()
         record = {"format": FORMAT, "task": task, "sha256": digest, "results": results}
         write_sealed(folder / f"{name}.json", record, self.path)
-        for old in [*folder.glob("task-*.json"), *folder.glob("task-*.safetensors")]:
-            if old.stem < name:
-                old.unlink()
+        self._drop_before(name)
         write_sealed(self.path / "results.json", results, self.path)
 
     def latest(self) -> Checkpoint | None:
@@ -125,9 +123,17 @@ class RunFolder:
             if len(record["results"]["tasks"]) != record["task"] + 1:
                 raise DafuseError(f"{record_file} is of another task; {self.anew}")
             state = self._tensors(record_file.with_suffix(".safetensors"), record["sha256"])
+            self._drop_before(record_file.stem)  # a run that was killed may have left some
             write_sealed(self.path / "results.json", record["results"], self.path)
             return Checkpoint(record["task"], state, record["results"])
         return None
+
+    def _drop_before(self, name: str) -> None:
+        """Delete the checkpoints of earlier tasks than this one."""
+        folder = self.path / "checkpoints"
+        for old in [*folder.glob("task-*.json"), *folder.glob("task-*.safetensors")]:
+            if old.stem < name:
+                old.unlink()
 
     def _tensors(self, file: Path, sha256: str) -> dict[str, Tensor]:
         """A checkpoint's tensors; refuse other bytes than those that were written."""

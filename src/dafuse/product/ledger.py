@@ -198,7 +198,8 @@ def _roles(
             roles[name] = _Role(what, words, CLASS)
             classes[name] = record
     needed = set().union(*(version.lasting for version in history))
-    gone = [file for file in map(folder.object_file, sorted(needed)) if not file.exists()]
+    files = set(folder.files())
+    gone = [file for file in map(folder.object_file, sorted(needed)) if file not in files]
     if gone and damage is None:
         damage = DafuseError(f"{gone[0]} is missing: restore it from a copy of the model")
     return roles, classes, damage
