@@ -20,7 +20,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.sealed import SEAL, write_sealed
-from product_models import pictures, taught, write_folders
+from product_models import files, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
 ESCAPE = "\x1b[2J"
@@ -72,7 +72,9 @@ WRONG: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("classes", 0, "id"), [-1, 1, 99]),
     (("classes", 0, "record"), ["../../model", 5]),
     (("classes",), [{}, "x", [[]], [{}]]),
-    (("backbone", "size"), [0, -1, 10**9, "32"]),
+    (("number",), [1, 5, 10**6]),
+    (("backbone", "size"), [0, -1, 16, 33, 4096, 10**9, "32"]),
+    (("backbone", "resize"), [0, 31, 2**14, 36.0]),
     (("backbone", "mean"), [[], [float("nan")] * 3, ["x"] * 3, 0.5]),
     (("backbone", "std"), [[0.0, 0.0, 0.0]]),
     (("backbone", "crop"), ["none"]),
@@ -101,6 +103,38 @@ def test_a_forged_version_is_refused_in_a_sentence(
             Classifier.open(model, device="cpu").predict(pictures({0: 1})[0])
         assert "\n" not in str(said.value)
         forge_text(model, whole)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda one: one.rename("class 0", "zero"), lambda one: one.learn(*pictures({7: 2}))]
+)
+def test_no_step_deletes_the_file_of_a_version_that_says_another_number(
+    model: Path, change: Callable[[Classifier], object]
+) -> None:
+    classifier = Classifier.open(model, device="cpu")
+    forge(model, "number", value=5)
+    before = files(model)
+    with pytest.raises(DafuseError, match=r"0002\.json says that it is version 5: restore it"):
+        change(classifier)
+    assert files(model) == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"version": one} for one in ("2", 2.0, True, 0, -1, 10**40)),
+        *({"oldest": one} for one in ("1", 1.5, True, 0, 3)),
+        *({"sha256": one} for one in ("../../x", "", 7, None)),
+        *({"format": one} for one in (-3, 0, "3", True)),
+    ],
+    ids=str,
+)
+def test_a_forged_pointer_is_refused_in_a_sentence(model: Path, wrong: dict[str, Any]) -> None:
+    pointer = json.loads((model / "model.json").read_text())
+    pointer.pop(SEAL)
+    write_sealed(model / "model.json", pointer | wrong)
+    with pytest.raises(DafuseError, match=r"model\.json is not of a dafuse model"):
+        ModelFolder(model).current()
 
 
 @pytest.mark.parametrize(

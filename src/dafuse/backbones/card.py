@@ -116,6 +116,8 @@ def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
     require_counts(looks, "size", "resize")
     if max(looks["size"], looks["resize"]) > LARGEST_SIDE:
         raise ValueError(f"no network sees more than {LARGEST_SIDE} pixels a side")
+    if looks["resize"] < looks["size"]:
+        raise ValueError(f"an image of {looks['resize']} pixels has no square of {looks['size']}")
     for name in ("mean", "std"):
         if len(looks[name]) != 3 or not all(is_number(value) for value in looks[name]):
             raise ValueError(f"{name} must be 3 numbers, not {looks[name]!r}")

@@ -157,6 +157,8 @@ class Classifier(Answering):
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
         eye = open_eye(*known, device, threads, wanted, backbone.file)
+        with saying_what_is_wrong(folder, version):
+            backbone.require_size_of(eye)
         eye.preprocessing = backbone.preprocessing
         return cls(folder, version, eye)
 

@@ -36,7 +36,7 @@ from dafuse.files import (
     write_atomically,
 )
 from dafuse.product.version import Version, VersionRef
-from dafuse.product.version_file import FORMAT, from_json, require_format, to_json
+from dafuse.product.version_file import FORMAT, from_json, pointers_from_json, to_json
 from dafuse.progress import Progress
 from dafuse.sealed import read_sealed, write_sealed
 from dafuse.taught.contract import Arrays
@@ -142,12 +142,7 @@ class ModelFolder:
     def _pointers(self) -> tuple[VersionRef, int]:
         remedy = "restore it from a copy of the model"
         content = read_sealed(self.pointer_file, remedy, self.path)
-        require_format(content, self.pointer_file)
-        try:
-            current = VersionRef(int(content["version"]), str(content["sha256"]))
-            return current, int(content.get("oldest", 1))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise DafuseError(f"{self.pointer_file} is not of a dafuse model") from None
+        return pointers_from_json(content, self.pointer_file)
 
     def current_if_any(self) -> VersionRef | None:
         """The version that counts; None where there is none that can be read."""
@@ -166,7 +161,18 @@ class ModelFolder:
 
     def version(self, wanted: VersionRef) -> Version:
         file = self.version_file(wanted.number)
-        return from_json(parse_json(self._checked(file, wanted.sha256), file), file)
+        return self._numbered(self._checked(file, wanted.sha256), wanted.number)
+
+    def _numbered(self, data: bytes, number: int) -> Version:
+        """The version of this file; with another number, the file that counts would be deleted."""
+        file = self.version_file(number)
+        version = from_json(parse_json(data, file), file)
+        if version.number != number:
+            raise DafuseError(
+                f"{file} says that it is version {version.number}: "
+                "restore it from a copy of the model"
+            )
+        return version
 
     def history(self) -> list[Version]:
         """The versions from the first that `undo` can reach to the one that counts."""
@@ -248,11 +254,7 @@ class ModelFolder:
 
         Where another process changes the model, or nothing can be written, it is left out.
         """
-
-        def busy() -> None:
-            raise DafuseError("another process is changing the model")
-
-        with suppress(DafuseError, OSError), self._locked(busy):
+        with suppress(DafuseError, OSError), self._locked(_busy):
             same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
                 self.put(predict)
@@ -333,13 +335,9 @@ class ModelFolder:
         `forget` for good promises that they are gone, so whoever reads the model sees to it, too:
         it looks at names alone. Where nothing can be deleted, or another is at it, they stay.
         """
-
-        def busy() -> None:
-            raise DafuseError("another process is changing the model")
-
         with suppress(DafuseError, OSError):
             if not self._is_held and min(self.numbers(), default=1) < self.oldest():
-                with self._locked(busy):
+                with self._locked(_busy):
                     self.remove_unreachable()
 
     def object_file(self, digest: str) -> Path:
@@ -376,7 +374,7 @@ class ModelFolder:
             return
         with suppress(DafuseError, OSError):
             data = read_inside(first, self.path)
-            self.require_whole(from_json(parse_json(data, first), first))
+            self.require_whole(self._numbered(data, 1))
             self.point_to(VersionRef(1, hashlib.sha256(data).hexdigest()))
 
     def _require_not_lost(self) -> None:
@@ -386,6 +384,10 @@ class ModelFolder:
                 f"{self.pointer_file} is missing, which says what counts of the versions that are "
                 "there: bring it back, or delete the folder to begin anew"
             )
+
+
+def _busy() -> None:
+    raise DafuseError("another process is changing the model")
 
 
 def _as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:

@@ -51,6 +51,13 @@ class BackboneRecord:
         looks = (self.resize, self.interpolation, self.crop)
         return Preprocessing(self.size, tuple(self.mean), tuple(self.std), *looks)
 
+    def require_size_of(self, eye: Extractor) -> None:
+        """Raise ValueError if images have another size here than the network takes."""
+        if self.size != eye.pixels:
+            raise ValueError(
+                f"it has images of {self.size} pixels a side, and {eye.tag} takes {eye.pixels}"
+            )
+
 
 @dataclass(frozen=True)
 class VersionRef:

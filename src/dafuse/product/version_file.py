@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from dafuse.backbones.card import read_preprocessing
 from dafuse.data.names import taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.version import BackboneRecord, ClassRecord, Version, VersionRef
@@ -19,7 +20,6 @@ from dafuse.product.version import BackboneRecord, ClassRecord, Version, Version
 FORMAT = 3  # 2: without interpolation, crop and file of the backbone
 LARGEST = 2**53  # of whole numbers: floats count up to there
 DEEPEST = 8  # lists and objects within each other
-WIDEST = 2**14  # side of an image for the network
 DIGEST = re.compile("[0-9a-f]{64}")
 KEY = re.compile("([0-9a-f]{2}){0,64}")
 STEPS: dict[str, dict[str, Any]] = {  # what is read of each, beside what it did and when
@@ -59,6 +59,21 @@ def from_json(content: Any, file: object) -> Version:
     return version
 
 
+def pointers_from_json(content: Any, file: object) -> tuple[VersionRef, int]:
+    """Return the version that counts and the number of the oldest, as model.json names them."""
+    require_format(content, file)
+    try:
+        current = VersionRef(content["version"], content["sha256"])
+        oldest = content.get("oldest", 1)
+        _require_countable(content)
+        _require_types(current, "it")
+        _require(_is_of(oldest, int) and 1 <= oldest <= current.number, "its numbers cannot be")
+        _require(bool(DIGEST.fullmatch(current.sha256)), "its hash of the version is none")
+    except (KeyError, ValueError):
+        raise DafuseError(f"{file} is not of a dafuse model") from None
+    return current, oldest
+
+
 def _check(version: Version) -> None:
     """Refuse, by `ValueError`, what dafuse would not have written."""
     _require_types(version, "it")
@@ -90,9 +105,7 @@ def _check(version: Version) -> None:
 
 def _check_backbone(backbone: BackboneRecord) -> None:
     _require_types(backbone, "its backbone")
-    _require(0 < backbone.size <= WIDEST, "the backbone's images have no size")
-    _require(0 < backbone.resize <= WIDEST, "the backbone's images are resized to nothing")
-    _require(len(backbone.mean) == len(backbone.std) == 3, "the backbone's colours are not three")
+    read_preprocessing(asdict(backbone.preprocessing))
     _require(all(math.isfinite(one) for one in backbone.mean), "the backbone's mean is no number")
     _require(all(0 < one < math.inf for one in backbone.std), "the backbone's std is not positive")
 
@@ -185,10 +198,10 @@ def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
 
 def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
     """Refuse what is not ours, and what a later dafuse wrote."""
-    if not isinstance(content, dict) or not _is_of(content.get("format"), int):
+    found = content.get("format") if isinstance(content, dict) else None
+    if type(found) is not int or found < 1:
         raise DafuseError(f"{file} is not of a dafuse model")
-    if content["format"] > readable:
+    if found > readable:
         raise DafuseError(
-            f"{file} has format {content['format']}, this dafuse reads up to {readable}: "
-            "install a newer dafuse"
+            f"{file} has format {found}, this dafuse reads up to {readable}: install a newer dafuse"
         )
