@@ -190,7 +190,7 @@ def loss_at_the_start(
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
             trained[-1].add_(torch.randn(trained[-1].shape, generator=generator))
-            ((images, labels),) = trainer.test_batches(task.train)
+            ((images, labels),) = trainer.batches(task.train)
             asked["loss"] = loss(images, labels).item()
         asked["trained"] = [tensor.detach().clone() for tensor in trained]
 

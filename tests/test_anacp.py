@@ -64,7 +64,7 @@ def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
     drawn = method._drawn(means, covariance).double()
     one_hot = F.one_hot(torch.arange(4).repeat_interleave(method.samples)).double()
     weights = ridge(hidden_of(drawn), one_hot, method.penalty)
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         encoded = F.normalize(trainer.encode(images, None), dim=1).double()
         assert torch.allclose(

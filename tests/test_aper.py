@@ -42,7 +42,7 @@ def test_rows_are_class_means_of_both_networks_side_by_side() -> None:
 
 def test_predictions_use_both_networks() -> None:
     method, trainer, stream = learned(2)
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         both = torch.cat([trainer.network(images), trainer.network(images, method.adapter)], dim=1)
         expected = cosine_logits(both, method.weights_CE)

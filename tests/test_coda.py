@@ -128,7 +128,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     method.learn(stream[0])
     pool, vit = dict(method.pool), method.trainer.network
     found, (*own, rows) = loss_at_the_start(method, stream[1], monkeypatch)
-    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    ((images, labels),) = method.trainer.batches(stream[1].train)
     both = {name: torch.cat([pool[name], new], dim=1) for name, new in zip(pool, own, strict=True)}
     with torch.no_grad():
         prompts = composed_prompts(vit(images), both).unflatten(2, (2, -1))
@@ -144,7 +144,7 @@ def test_earlier_components_still_count() -> None:
     method, stream = make()
     method.learn(stream[0])
     method.learn(stream[1])
-    images, _ = next(method.trainer.test_batches(stream[0].test))
+    images, _ = next(method.trainer.batches(stream[0].test))
     with torch.no_grad():
         before = method.logits(images)
         method.pool["prompts"][:, :5] += 1
@@ -156,7 +156,7 @@ def test_the_first_half_are_keys_and_the_last_half_values(
 ) -> None:
     method, stream = make()
     method.learn(stream[0])
-    images, _ = next(method.trainer.test_batches(stream[0].test))
+    images, _ = next(method.trainer.batches(stream[0].test))
     with torch.no_grad():
         given = prompts_chosen(method, images, monkeypatch)
         prompts = composed_prompts(method.trainer.network(images), method.pool)

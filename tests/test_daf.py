@@ -123,7 +123,7 @@ def test_training_is_the_same_whatever_comes_after_it() -> None:
 def test_curvature_is_that_of_the_task_loss_on_clean_images() -> None:
     method, trainer, stream = learn()
     task, seen = stream[2], method.seen[2]
-    images, labels = next(iter(trainer.test_batches(task.train)))
+    images, labels = next(iter(trainer.batches(task.train)))
     adapter = method.task_adapter
     feats = trainer.encode(images, adapter.eval())
     logits = 20 * F.normalize(feats, dim=1) @ F.normalize(seen["head"], dim=1).T
@@ -169,7 +169,7 @@ def test_a_head_in_closed_form_is_that_of_features_as_they_were_measured(kind: K
     scores = head.scores(hidden_NM.double()) / unit_of(head, sums.means_CM)
     expected = calibrated(scores, method.solved.temperature.value)
     with torch.no_grad():
-        ((images, _),) = trainer.test_batches(task.train)
+        ((images, _),) = trainer.batches(task.train)
         found = method.logits(images).double()
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
     assert not len(method.weights_CD)  # neither rows nor Gaussians are kept

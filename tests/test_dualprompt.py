@@ -29,7 +29,7 @@ def learned(**options: int | float) -> tuple:
     method, stream = make(**options)
     for task in stream:
         method.learn(task)
-    images = torch.cat([next(method.trainer.test_batches(task.test))[0] for task in stream])
+    images = torch.cat([next(method.trainer.batches(task.test))[0] for task in stream])
     return method, images
 
 
@@ -102,7 +102,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     method, stream = make(sizes=[2, 2], key_weight=0.4)
     method.learn(stream[0])
     found, (general, expert, key, rows) = loss_at_the_start(method, stream[1], monkeypatch)
-    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    ((images, labels),) = method.trainer.batches(stream[1].train)
     prompts = torch.cat([general, expert[0]])[None].expand(len(images), -1, -1, -1, -1)
     with torch.no_grad():
         nearness = torch.cosine_similarity(method.trainer.network(images), key).mean().item()

@@ -58,7 +58,7 @@ def test_logits_are_the_weighted_cosines_of_every_subspace() -> None:
     method = EASE(trainer=trainer, epochs=1, batch_size=8, adapter_rank=4, cross_weight=0.4)
     for task in stream:
         method.learn(task)
-    ((images, _),) = trainer.test_batches(stream[1].test)
+    ((images, _),) = trainer.batches(stream[1].test)
     full = synthesise(method.true_CKD, method.task_of_C)
     with torch.no_grad():
         feats = trainer.encode(images, method.bank)

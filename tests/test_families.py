@@ -244,7 +244,7 @@ def test_daf_learns_a_stream(family: str) -> None:
     right = []
     with torch.no_grad():
         for test in stream.tests_until(stream[2]):
-            for images, labels in trainer.test_batches(test):
+            for images, labels in trainer.batches(test):
                 right.append(method.logits(images).argmax(1) == labels)
     assert torch.cat(right).double().mean() > 0.8
 

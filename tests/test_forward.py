@@ -36,7 +36,7 @@ def test_compiled_and_plain_learn_the_same() -> None:
         stream = small_stream(dataset, [2, 2])
         diagnoses = [method.learn(task) for task in stream]
         with torch.no_grad():
-            ((images, _),) = trainer.test_batches(stream[1].test)
+            ((images, _),) = trainer.batches(stream[1].test)
             outcomes.append((method, trainer, diagnoses, method.logits(images[:3])))
     (plain, eager, before, scores), (fast, inductor, after, same_scores) = outcomes
     assert inductor.epoch_losses == pytest.approx(eager.epoch_losses, abs=1e-5)
@@ -146,3 +146,18 @@ def test_the_batch_of_a_backward_pass_suits_the_devices_memory(
     device = SimpleNamespace(total_memory=int(gigabytes * 2**30))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: device)
     assert fitting_batch(vit, torch.device("cuda"), dtype) == batch
+
+
+def test_the_size_of_batches_holds_while_they_are_iterated() -> None:
+    """That of batches within batches, too, and of ones that nobody iterates to the end."""
+    dataset = small_dataset([5, 5])
+    trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
+    usual = trainer.forward.full_batch
+    for outer, _ in trainer.batches(task.train, 4):
+        assert trainer.forward.full_batch == 4 >= len(outer)
+        for inner, _ in trainer.batches(task.test):
+            assert trainer.forward.full_batch == usual >= len(inner)
+        assert trainer.forward.full_batch == 4
+        next(trainer.batches(task.train, 3))
+        assert trainer.forward.full_batch == 4
+    assert trainer.forward.full_batch == usual

@@ -37,7 +37,7 @@ def test_boosting_and_compression_by_hand(world: tuple) -> None:
     method.learn(stream[0])
     base = {k: v.clone() for k, v in method.student.state_dict().items()}
     old_rows, width = method.weights_CE, trainer.network.width
-    ((pixels, labels),) = trainer.test_batches(method.memory.joined(stream[1].train))
+    ((pixels, labels),) = trainer.batches(method.memory.joined(stream[1].train))
     found: list[torch.Tensor] = []
     by_hand: list[torch.Tensor] = []
 
@@ -88,7 +88,7 @@ def test_boosting_and_compression_by_hand(world: tuple) -> None:
 
 def test_teacher_is_two_networks_and_the_student_goes_on(world: tuple) -> None:
     method, stream, trainer = world
-    ((pixels, _),) = trainer.test_batches(stream[0].test)
+    ((pixels, _),) = trainer.batches(stream[0].test)
     method.learn(stream[0])
     with torch.no_grad():
         first = method.predictions(pixels)

@@ -21,7 +21,7 @@ def test_the_second_loss_is_cross_entropy_and_distillation_of_old_logits(world: 
     method.learn(stream[0])
     before = {k: v.clone() for k, v in method.network.state_dict().items()}
     old = method.weights_CE
-    (batch,) = trainer.test_batches(method.memory.joined(stream[1].train))
+    (batch,) = trainer.batches(method.memory.joined(stream[1].train))
     seen: dict[str, torch.Tensor] = {}
 
     def fit(task, attached, loss, groups, schedule, *, images) -> None:  # type: ignore[no-untyped-def]
@@ -54,7 +54,7 @@ def test_nme_is_the_nearest_mean_of_exemplars(world: tuple) -> None:
         method.learn(task)
     kept = method.exemplars()
     assert [int((kept.labels == c).sum()) for c in range(4)] == [3, 3, 3, 1]
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         feats, labels = trainer.features(kept, None, method.network)
         units = F.normalize(feats, dim=1)

@@ -48,7 +48,7 @@ def test_trains_on_all_images_over_all_classes(tune: str, monkeypatch: pytest.Mo
     seen = asked["images"]
     assert sorted(seen.index) == list(range(16))
     assert np.array_equal(np.bincount(seen.labels), [6, 1, 5, 4])
-    ((images, labels),) = trainer.test_batches(seen)
+    ((images, labels),) = trainer.batches(seen)
     asked["loss"](images, labels).backward()
     *tuned, rows = asked["parameters"]
     assert rows.shape == (4, 25)

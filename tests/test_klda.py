@@ -45,7 +45,7 @@ def test_tasks_add_up_to_lda_on_everything(width: int) -> None:
     means = torch.stack([hidden[labels == label].mean(0) for label in range(4)])
     apart = hidden - means[labels]
     inverse = torch.linalg.inv(apart.T @ apart + 0.01 * torch.eye(width).double())
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         encoded = trainer.encode(images, None)
         tested, scores = method.lift(encoded).double(), method.solved.scores(encoded).double()

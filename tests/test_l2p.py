@@ -29,7 +29,7 @@ def make(sizes: Sequence[int] = (2, 1), **options: int | float) -> tuple:
 
 def test_each_image_chooses_the_keys_of_greatest_cosine() -> None:
     method, stream = make()
-    images, _ = next(method.trainer.test_batches(stream[0].test))
+    images, _ = next(method.trainer.batches(stream[0].test))
     with torch.no_grad():
         nearness, chosen = method._choose(images)
         for b, image in enumerate(images):
@@ -99,7 +99,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     method, stream = make(sizes=[2, 2], key_weight=0.4)
     method.learn(stream[0])
     found, (prompts, keys, rows) = loss_at_the_start(method, stream[1], monkeypatch)
-    ((images, labels),) = method.trainer.test_batches(stream[1].train)
+    ((images, labels),) = method.trainer.batches(stream[1].train)
     vit = method.trainer.network
     with torch.no_grad():
         cosines = F.normalize(vit(images), dim=1) @ F.normalize(keys, dim=1).T

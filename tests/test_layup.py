@@ -34,7 +34,7 @@ def test_tasks_add_up_to_regression_on_everything(blocks: int) -> None:
     targets = F.one_hot(labels, 4).double()
     penalised = feats.T @ feats + diagnoses[-1]["penalty"] * torch.eye(blocks * width).double()
     expected = torch.linalg.solve(penalised, feats.T @ targets)
-    ((images, _),) = trainer.test_batches(stream[0].train)
+    ((images, _),) = trainer.batches(stream[0].train)
     with torch.no_grad():
         scores = method.logits(images)
     assert torch.allclose(scores.double(), feats[: len(images)] @ expected, atol=1e-3)
@@ -42,7 +42,7 @@ def test_tasks_add_up_to_regression_on_everything(blocks: int) -> None:
 
 def test_one_block_is_the_last_cls_token() -> None:
     method, trainer, stream, _ = learned([3, 3], [2], blocks=1)
-    ((images, _),) = trainer.test_batches(stream[0].train)
+    ((images, _),) = trainer.batches(stream[0].train)
     with torch.no_grad():
         assert torch.allclose(method._features(images), trainer.encode(images, None), atol=1e-5)
 

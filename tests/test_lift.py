@@ -38,7 +38,7 @@ def taught(sizes: list[int], **options: Any) -> tuple[LIFT, Stream, Trainer]:
 
 def scores(method: LIFT, stream: Stream, trainer: Trainer) -> torch.Tensor:
     """Scores of all test images, before any temperature."""
-    batches = [x for task in stream for x, _ in trainer.test_batches(task.test)]
+    batches = [x for task in stream for x, _ in trainer.batches(task.test)]
     with torch.no_grad():
         encoded = [trainer.encode(x, None, depths=method.features) for x in batches]
         return torch.cat([method.solved.scores(feats) for feats in encoded])
@@ -91,7 +91,7 @@ def test_a_record_of_a_class_is_below_60_kB() -> None:
 def test_asking_changes_nothing_of_what_is_learned() -> None:
     dataset = small_dataset([6, 5, 6])
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [3])
-    batches = list(trainer.test_batches(task.train, 4))
+    batches = list(trainer.batches(task.train, 4))
     labels = torch.from_numpy(task.train.labels).split([len(x) for x, _ in batches])
     found = []
     for asks in (False, True):

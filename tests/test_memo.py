@@ -82,7 +82,7 @@ def test_the_loss_of_a_later_task(world: tuple) -> None:
     method, stream, trainer = world
     method.learn(stream[0])
     old_rows, width = method.weights_CE, trainer.network.width
-    (batch,) = trainer.test_batches(method.memory.joined(stream[1].train))
+    (batch,) = trainer.batches(method.memory.joined(stream[1].train))
     seen: dict[str, torch.Tensor] = {}
 
     def fit(task, attached, loss, groups, schedule, *, images) -> None:  # type: ignore[no-untyped-def]

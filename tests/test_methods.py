@@ -136,7 +136,7 @@ def predict(method: Method, trainer: Trainer, stream: Stream, until: int) -> tor
             [
                 method.logits(images)
                 for test in stream.tests_until(stream[until])
-                for images, _ in trainer.test_batches(test)
+                for images, _ in trainer.batches(test)
             ]
         )
 
@@ -242,7 +242,7 @@ def test_predictions_do_not_depend_on_the_batch(name: str, options: dict[str, An
     method.learn(stream[0])
     method.learn(stream[1])
     images = torch.cat(
-        [x for test in stream.tests_until(stream[1]) for x, _ in trainer.test_batches(test)]
+        [x for test in stream.tests_until(stream[1]) for x, _ in trainer.batches(test)]
     )
     with torch.no_grad():
         together = method.logits(images)
@@ -268,9 +268,9 @@ def test_what_is_kept_is_counted_and_declared(name: str, options: dict[str, Any]
     kept = []
     for task in stream:
         method.learn(task)
-        kept.append(method.kept_bytes())
+        kept.append(trainer.kept_bytes(method))
         total = sum(t.numel() * t.element_size() for t in method.state().values())
-        pixels = trainer.pixel_bytes(method.exemplars()) if method.keeps_images else 0
+        pixels = trainer.loader.pixel_bytes(method.exemplars()) if method.keeps_images else 0
         assert sum(kept[-1].values()) == total + pixels
     assert kept[-1].keys() <= {"modules", "statistics", "classifier", "exemplars"}
     assert method.keeps_images == ("exemplars" in kept[-1]) == ("image" in method.keeps)
@@ -300,7 +300,7 @@ def test_passes_are_as_declared(name: str, options: dict[str, Any]) -> None:
         first.register_forward_pre_hook(lambda _, inputs: entered.append(len(inputs[0])))
     for task in stream:
         method.learn(task)
-        ((images, _),) = trainer.test_batches(task.test)
+        ((images, _),) = trainer.batches(task.test)
         entered.clear()
         with torch.no_grad():
             method.logits(images)
@@ -314,7 +314,7 @@ def test_the_first_prediction_is_that_of_logits(name: str, options: dict[str, An
     method, stream, trainer = make(name, options)
     method.learn(stream[0])
     method.learn(stream[1])
-    ((images, _),) = trainer.test_batches(stream[1].test)
+    ((images, _),) = trainer.batches(stream[1].test)
     with torch.no_grad():
         predictions = method.predictions(images)
         assert torch.equal(next(iter(predictions.values())), method.logits(images))
@@ -351,7 +351,7 @@ def in_batches(
     """A new method, and the training images in this order, in batches of these sizes."""
     method, stream, trainer = make(name, options)
     images = ImageSet.join([task.train for task in stream]).take(np.array(order))
-    ((pixels, labels),) = trainer.test_batches(images)
+    ((pixels, labels),) = trainer.batches(images)
     return method, list(zip(pixels.split(sizes), labels.split(sizes), strict=True))
 
 
@@ -417,7 +417,7 @@ def test_what_does_not_observe_refuses_with_a_sentence(name: str, options: dict[
         return
     with pytest.raises(DafuseError, match=rf"^{name} learns task by task .* can: .*simplecil"):
         require_observes(name, "online")
-    ((images, labels),) = trainer.test_batches(stream[0].test)
+    ((images, labels),) = trainer.batches(stream[0].test)
     with pytest.raises(TypeError, match=type(method).__name__):
         method.observe(images, labels)
 

@@ -75,7 +75,7 @@ def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer, "fit", fit)
     method._train(stream[1])
-    ((images, labels),) = trainer.test_batches(stream[1].train)
+    ((images, labels),) = trainer.batches(stream[1].train)
     feats = trainer.encode(images, method.adapter)
     scores = feats @ asked["rows"][:, :-1].T + asked["rows"][:, -1]
     own = -torch.log_softmax(scores, dim=1)[torch.arange(len(labels)), labels - 2].mean()
@@ -126,7 +126,7 @@ def test_old_rows_change_by_alignment_only() -> None:
 
 def test_prediction_adds_two_probabilities() -> None:
     method, trainer, stream = learned([2, 2, 1])
-    ((images, _),) = trainer.test_batches(stream[1].test)
+    ((images, _),) = trainer.batches(stream[1].test)
     with torch.no_grad():
         scores = method.logits(images)
         feats = trainer.encode(images, method.bank)

@@ -149,7 +149,7 @@ def test_compiled_and_plain_learn_the_same(method: Callable[..., Method]) -> Non
         for task in stream:
             learner.learn(task)
         with torch.no_grad():
-            ((images, _),) = trainer.test_batches(stream[1].test)
+            ((images, _),) = trainer.batches(stream[1].test)
             outcomes.append((learner.state(), trainer.epoch_losses, learner.logits(images[:3])))
     (plain, losses, scores), (fast, same_losses, same_scores) = outcomes
     assert same_losses == pytest.approx(losses, abs=1e-4)

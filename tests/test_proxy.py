@@ -56,7 +56,7 @@ def test_adapter_rows_and_scale_are_trained_alike(monkeypatch: pytest.MonkeyPatc
 
 def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, task, found = asked(monkeypatch)
-    ((images, labels),) = trainer.test_batches(task.train)
+    ((images, labels),) = trainer.batches(task.train)
     feats, rows, scale = trainer.encode(images, found["adapter"]), found["rows"], found["scale"]
     with torch.no_grad():
         scale.fill_(3.0)

@@ -38,7 +38,7 @@ def test_tasks_add_up_to_regression_on_everything(projection: int) -> None:
 
 def test_logits_are_the_plain_linear_map() -> None:
     method, trainer, stream, _ = learned([5, 5], [2])
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         before = method.logits(images)
         method.weights_CM = 3 * method.weights_CM

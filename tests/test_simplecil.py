@@ -51,5 +51,5 @@ def test_a_checkpoint_of_means_in_float32_is_gone_on_with() -> None:
     older.load_state({"classifier/rows": means_CD.float()})
     method.learn(stream[1])
     older.learn(its_stream[1])
-    ((images, _),) = trainer.test_batches(stream[1].test)
+    ((images, _),) = trainer.batches(stream[1].test)
     assert torch.allclose(method.logits(images), older.logits(images), atol=1e-5)

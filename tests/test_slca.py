@@ -91,7 +91,7 @@ def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     method, stream, trainer = make([2, 3, 1], lr=0.1)
     method.learn(stream[0])
     found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)
-    ((images, labels),) = trainer.test_batches(stream[1].train)
+    ((images, labels),) = trainer.batches(stream[1].train)
     with torch.no_grad():
         feats, bare = method.network(images), trainer.network(images)
     assert len(rows) == 3

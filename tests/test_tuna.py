@@ -95,7 +95,7 @@ def test_the_loss_by_hand(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer, "fit", fit)
     method._train(task)
-    ((images, labels),) = trainer.test_batches(task.train)
+    ((images, labels),) = trainer.batches(task.train)
     feats = trainer.encode(images, method.adapter)
     cosines = F.cosine_similarity(feats[:, None], asked["rows"][None], dim=2)
     terms = []
@@ -174,7 +174,7 @@ def test_the_chosen_way_comes_first_and_has_its_cost(predict: Any, passes: int) 
     default, trainer, stream = learned([2, 2])
     method, *_ = learned([2, 2], predict=predict)
     assert method.passes_per_prediction == passes
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         found, expected = method.predictions(images), default.predictions(images)[predict]
     assert next(iter(found)) == predict
@@ -183,7 +183,7 @@ def test_the_chosen_way_comes_first_and_has_its_cost(predict: Any, passes: int) 
 
 def test_after_one_task_all_ways_agree() -> None:
     method, trainer, stream = learned([3])
-    ((images, _),) = trainer.test_batches(stream[0].test)
+    ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         paper, universal, released = method.predictions(images).values()
     assert torch.allclose(paper, 2 * universal, atol=1e-5)

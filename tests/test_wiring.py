@@ -357,7 +357,7 @@ def test_the_margin_of_ssiat_is_in_its_loss(number: int, monkeypatch: pytest.Mon
     method, trainer, stream = make("ssiat", {**ADAPTED, "margin": 0.3, "align_epochs": 0})
     for task in list(stream)[:number]:
         method.learn(task)
-    ((images, labels),) = trainer.test_batches(stream[number - 1].train)
+    ((images, labels),) = trainer.batches(stream[number - 1].train)
     loss, (*_, rows) = spy.losses[-1]
     cosines = F.cosine_similarity(trainer.encode(images, method.adapter)[:, None], rows, dim=2)
     terms = []

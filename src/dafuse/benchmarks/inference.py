@@ -86,7 +86,7 @@ def _rate(
         for _ in range(repeats):
             trainer.encode(images_B3SS, attached)
 
-    with trainer.batches_of(len(images_B3SS)):  # so that none is padded
+    with trainer.forward.batches_of(len(images_B3SS)):  # so that none is padded
         return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 

@@ -41,7 +41,7 @@ def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: 
     parts: dict[str, list[Answers]] = {}
     done = 0
     with trainer.phase("evaluate", len(images), len(images)) as bar:
-        for batch, _ in bar.over(trainer.test_batches(images)):
+        for batch, _ in bar.over(trainer.batches(images)):
             known_B = known_N[done : done + len(batch)]
             done += len(batch)
             for name, logits_BC in method.predictions(batch).items():

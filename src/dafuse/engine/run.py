@@ -204,7 +204,7 @@ def _record(
             "task": task.index,
             "seconds": trainer.seconds,
             "images": trainer.images,
-            "kept_bytes": method.kept_bytes(),
+            "kept_bytes": trainer.kept_bytes(method),
             "loss": trainer.epoch_losses,
             "calibration_error": evaluation.calibration_error,
             "correct_then": evaluation.correct_then,

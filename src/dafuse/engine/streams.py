@@ -61,7 +61,7 @@ def learn_or_observe(
     if config.stream == "tasks":
         return method.learn(task)
     images, size = task.train, config.observed_batch
-    with trainer.batches_of(size), trainer.phase("observe", len(images), len(images)) as bar:
-        for batch, labels in bar.over(trainer.test_batches(images, size)):
+    with trainer.phase("observe", len(images), len(images)) as bar:
+        for batch, labels in bar.over(trainer.batches(images, size)):
             method.observe(batch, labels)
     return {}

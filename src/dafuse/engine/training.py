@@ -21,7 +21,7 @@ from dafuse.engine.cuda_graphs import graphed
 from dafuse.engine.devices import wait_for
 from dafuse.engine.forward import Forward
 from dafuse.errors import DafuseError
-from dafuse.methods.contract import Batches, Loss
+from dafuse.methods.contract import Batches, Loss, Method
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
@@ -34,7 +34,7 @@ KEPT_VALUES = 20
 class Trainer:
     """Runs a method's forward and backward passes on a device, in a precision, with progress.
 
-    Implements `methods.contract.Trainer`.
+    It is the `Engine` of the methods.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Trainer:
         compiles = on_gpu if compiled is None else compiled
         at_once = 256 if on_gpu else 64
         self.forward = Forward(self.network, fabric, at_once, compiles, self.progress.say)
-        self.gradient_batch = (
+        self.gradient_batch = (  # images in a backward pass
             fitting_batch(self.network, self.device, self.forward.dtype)
             if self.device.type == "cuda"
             else self.forward.at_once
@@ -127,15 +127,16 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
         with self.phase("statistics", len(images), len(images)) as bar:
-            for batch, labels in bar.over(self.test_batches(images)):
+            for batch, labels in bar.over(self.batches(images)):
                 parts.append((self.encode(batch, attached, network, depths), labels))
         return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])
 
-    def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
-        return self.loader.test_batches(images, batch_size or self.forward.at_once)
-
-    def batches_of(self, size: int) -> AbstractContextManager[None]:
-        return self.forward.batches_of(size)
+    def batches(
+        self, images: ImageSet, size: int | None = None, gradients: bool = False
+    ) -> Batches:
+        size = size or (self.gradient_batch if gradients else self.forward.at_once)
+        with self.forward.batches_of(size):
+            yield from self.loader.test_batches(images, size)
 
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         return graphed(work, what, self.device, self.progress.say)
@@ -146,8 +147,12 @@ class Trainer:
     def kept_images(self, index: np.ndarray, labels: np.ndarray) -> ImageSet:
         return ImageSet(self.loader.dataset.train.items, labels, index)
 
-    def pixel_bytes(self, images: ImageSet) -> int:
-        return self.loader.pixel_bytes(images)
+    def kept_bytes(self, method: Method) -> dict[str, int]:
+        """Count the bytes that the method keeps, with the decoded pixels of its images."""
+        kept = method.kept_bytes()
+        if method.keeps_images:
+            kept["exemplars"] += self.loader.pixel_bytes(method.exemplars())
+        return kept
 
     @contextmanager
     def phase(self, name: str, images: int = 0, steps: int = 0) -> Iterator[Bar]:

@@ -84,7 +84,7 @@ def _hessian(
     batches = -(-len(task.train) // BATCH)
     signs = torch_generator(trainer.seed, "hutchinson", task.index)
     with trainer.phase("random signs", steps=batches * options.probes * len(parameters)) as bar:
-        images = trainer.test_batches(task.train, BATCH)
+        images = trainer.batches(task.train, BATCH)
         diagonal = hutchinson(losses, parameters, images, options.probes, signs, bar)
     drawn = torch_generator(trainer.seed, "measured entries", task.index)
     places = {
@@ -93,7 +93,7 @@ def _hessian(
     }
     steps = batches * sum(map(len, places.values()))
     with trainer.phase("exact entries", steps=steps) as bar:
-        images = trainer.test_batches(task.train, BATCH)
+        images = trainer.batches(task.train, BATCH)
         exact = diagonal_at(losses, parameters, images, places, bar)
     return dict(diagonal), dict(exact), places
 
@@ -115,12 +115,12 @@ def _path(
     losses = losses_under(trainer, task, method.task_adapter, head)
     parameters = dict(method.task_adapter.named_parameters())
     with trainer.phase("along the step", steps=1):
-        along = product(losses, parameters, trainer.test_batches(task.train, BATCH), step)
+        along = product(losses, parameters, trainer.batches(task.train, BATCH), step)
     true = []
     with torch.no_grad(), trainer.phase("path", steps=len(SHARES)) as bar:
         for share in SHARES:
             method.task_adapter.set({key: start[key] + share * step[key] for key in start})
-            parts = [losses(x, y) for x, y in trainer.test_batches(task.train)]
+            parts = [losses(x, y) for x, y in trainer.batches(task.train)]
             true.append(float(torch.cat(parts).cpu().double().mean()))
             bar.advance()
     bends = {

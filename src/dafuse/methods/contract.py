@@ -33,13 +33,12 @@ NEEDS_OF_TUNING: dict[str, Need] = {
 Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, S, S], labels [B]
 
 
-class Trainer(Protocol):
+class Engine(Protocol):
     """The engine's side, for methods: devices, precision, batches and progress."""
 
     network: Network
     device: torch.device
     seed: int
-    gradient_batch: int  # batch size whose backward pass fits in memory with a margin
 
     def fit(
         self,
@@ -87,11 +86,13 @@ class Trainer(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return features [N, ...] and labels [N] under the test transform, without gradient."""
 
-    def test_batches(self, images: ImageSet, batch_size: int | None = None) -> Batches:
-        """Yield the images in order under the test transform; the engine chooses the batch size."""
+    def batches(
+        self, images: ImageSet, size: int | None = None, gradients: bool = False
+    ) -> Batches:
+        """Yield the images in order under the test transform; by default the engine sets the size.
 
-    def batches_of(self, size: int) -> AbstractContextManager[None]:
-        """Announce the batch size, so that compiled code serves the smaller last batch too."""
+        With ``gradients`` it is one whose backward pass fits in memory with a margin.
+        """
 
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         """Return the same work on batches; on a GPU, as a CUDA graph that is captured once.
@@ -104,9 +105,6 @@ class Trainer(Protocol):
 
     def kept_images(self, index: np.ndarray, labels: np.ndarray) -> ImageSet:
         """Return training images by their index, for a method that keeps images."""
-
-    def pixel_bytes(self, images: ImageSet) -> int:
-        """Return the bytes of these images when decoded."""
 
     def phase(self, name: str, images: int = 0, steps: int = 0) -> AbstractContextManager[Bar]:
         """Time a part of learning and show its progress."""
@@ -136,7 +134,7 @@ class Method(ABC):
     # options that do not change training, for a method with `recorded_steps`
     after_training: ClassVar[frozenset[str]] = frozenset()
 
-    trainer: Trainer
+    trainer: Engine
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -216,14 +214,12 @@ class Method(ABC):
     def kept_bytes(self) -> dict[str, int]:
         """Count the bytes that persist between tasks, by kind: the state's prefix before the slash.
 
-        The state has the index of kept images; their decoded pixels are counted.
+        Kept images are only an index in the state; the engine counts their pixels.
         """
         kept: dict[str, int] = {}
         for key, tensor in self.state().items():
             kind = key.partition("/")[0]
             kept[kind] = kept.get(kind, 0) + tensor.numel() * tensor.element_size()
-        if self.keeps_images:
-            kept["exemplars"] += self.trainer.pixel_bytes(self.exemplars())
         return kept
 
     def exemplars(self) -> ImageSet:

@@ -11,13 +11,13 @@ from dafuse.backbones.attach import Attachment
 from dafuse.data.stream import Task
 from dafuse.fusion.gradients import Curvature, gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
-from dafuse.methods.contract import Trainer
+from dafuse.methods.contract import Engine
 from dafuse.methods.packing import packed, unpacked
 from dafuse.seeds import numpy_generator
 
 
 def losses_under(
-    trainer: Trainer, task: Task, attached: Attachment, head: Tensor
+    trainer: Engine, task: Task, attached: Attachment, head: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a function for the training loss of each image, under the head it was trained with."""
 
@@ -29,7 +29,7 @@ def losses_under(
 
 
 def curvature_at(
-    trainer: Trainer, task: Task, adapter: Adapter, head: Tensor, per_batch: int | None = None
+    trainer: Engine, task: Task, adapter: Adapter, head: Tensor, per_batch: int | None = None
 ) -> Curvature:
     """Measure in one pass over the task's images: no dropout, test transform.
 
@@ -45,9 +45,8 @@ def curvature_at(
     if per_batch is not None:  # shuffled batches of the same size, as in training
         shuffle = numpy_generator(trainer.seed, "fisher", task.index)
         images = images.take(shuffle.permutation(len(images)))
-    size, count = per_batch or trainer.gradient_batch, len(images)
-    with trainer.batches_of(size), trainer.phase("fisher", count, steps=count) as bar:
-        batches = bar.over(trainer.test_batches(images, size))
+    with trainer.phase("fisher", len(images), steps=len(images)) as bar:
+        batches = bar.over(trainer.batches(images, per_batch, gradients=True))
         return gradient_and_fisher(losses, batches, per_sample=per_batch is None)
 
 

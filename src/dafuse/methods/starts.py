@@ -7,14 +7,14 @@ from torch import Tensor
 
 from dafuse.backbones.adapter import Adapter, adapter_beside
 from dafuse.heads.cosine import new_rows
-from dafuse.methods.contract import Trainer
+from dafuse.methods.contract import Engine
 from dafuse.seeds import torch_generator
 
 RowsMaker = Callable[[int, int, torch.Generator], Tensor]  # classes, width, generator
 
 
 def start_adapter(
-    trainer: Trainer, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
+    trainer: Engine, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
 ) -> Adapter:
     """Return a new adapter on the trainer's device, without dropout until training.
 
@@ -26,7 +26,7 @@ def start_adapter(
 
 
 def start_rows(
-    trainer: Trainer,
+    trainer: Engine,
     purpose: str | int,
     classes: int,
     width: int | None = None,  # default: the features' width

@@ -10,13 +10,13 @@ from dafuse.heads.alignment import Gradient, align, cosine_gradient
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, uniform_rows
 from dafuse.heads.gaussians import Sampler
-from dafuse.methods.contract import Trainer
+from dafuse.methods.contract import Engine
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import derive
 
 
-def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Schedule) -> None:
+def fit_with_proxy(trainer: Engine, task: Task, adapter: Adapter, schedule: Schedule) -> None:
     """Train an adapter under a temporary cosine head over the task's classes, with learned scale.
 
     APER, RanPAC and EASE train their adapters so.
@@ -32,7 +32,7 @@ def fit_with_proxy(trainer: Trainer, task: Task, adapter: Adapter, schedule: Sch
 
 
 def aligned(
-    trainer: Trainer,
+    trainer: Engine,
     task: Task,
     weights_CD: Tensor,
     sampler: Sampler,
