@@ -1,8 +1,8 @@
 """One thread for the work of many requests, shared out fairly among them.
 
-Each request is in parts, such as pictures, of known costs. A part is next when its request, with
-it, has had the least since it came: one of a single picture overtakes one of many large ones, and
-waits no longer than for the part that is being done.
+Each request is in parts, such as pictures, of known costs. The next part is that of the request
+which then will have had the least since it came: a request of a single picture overtakes one of
+many large ones, and waits no longer than for the part that is being done.
 """
 
 import asyncio
@@ -91,7 +91,13 @@ class Turns(Generic[Part, Found]):
                 self._filled.clear()
             if not batch:
                 continue
-            found = await loop.run_in_executor(thread, self._attempt, [one.part for one in batch])
+            parts = [one.part for one in batch]
+            try:
+                found = await loop.run_in_executor(thread, self._attempt, parts)
+            except asyncio.CancelledError:  # or who asked would wait for ever
+                for one in batch:
+                    one.answer.cancel()
+                raise
             for one, answer in zip(batch, found, strict=True):
                 if one.answer.done():  # nobody waits for it any more
                     continue
