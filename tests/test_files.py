@@ -235,7 +235,16 @@ def test_a_pipe_is_not_waited_for(ours: Path) -> None:
     os.mkfifo(ours / "pipe")
     with pytest.raises(DafuseError, match=r"cannot read .*pipe: It is not a file"):
         read_json(ours / "pipe", ours)
-    with pytest.raises(DafuseError, match="ours cannot be changed"), locked(ours / "pipe", exit):
+    os.mkfifo(ours / ".lock")
+    said = r"ours cannot be changed: .*ours/\.lock, .* is no file \(a pipe or a device\): delete it"
+    with pytest.raises(DafuseError, match=said), held(ours):
+        pass
+
+
+def test_a_folder_in_place_of_the_lock_is_named(ours: Path) -> None:
+    (ours / ".lock").mkdir()
+    said = r"ours cannot be changed: .*\.lock, .* is a folder: delete it"
+    with pytest.raises(DafuseError, match=said), held(ours):
         pass
 
 

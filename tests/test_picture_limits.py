@@ -1,5 +1,6 @@
 """Pictures that are too large or of another kind than their name says: refused unopened."""
 
+import os
 import struct
 import tracemalloc
 import zlib
@@ -89,3 +90,14 @@ def test_other_kinds_are_not_opened_under_any_name(tmp_path: Path, kind: str, wo
     path = save(Image.new("RGB", (32, 32)), tmp_path / "a.png", format=kind)
     with pytest.raises(UnreadableImage, match=word):
         read_image(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_what_is_no_file_is_not_called_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "zeros.jpg").symlink_to("/dev/zero")
+    for name in ("pipe.jpg", "zeros.jpg"):
+        with pytest.raises(UnreadableImage, match=r"^it is no file \(a pipe or a device\)$"):
+            read_image(tmp_path / name)
+    with pytest.raises(UnreadableImage, match=r"^it is a folder$"):
+        read_image(tmp_path)

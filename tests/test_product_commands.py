@@ -85,6 +85,12 @@ def test_the_first_line_of_a_new_model_names_its_network(dafuse: Terminal) -> No
     assert not dafuse.err
 
 
+def test_what_cannot_become_a_model_is_not_called_a_new_one(dafuse: Terminal) -> None:
+    Path("file").write_text("")
+    assert dafuse("learn", "file/model", "photos", *QUICK) == 2
+    assert dafuse.err == "dafuse: file/model cannot be a model: Not a directory\n"
+
+
 def test_a_folder_that_grows_is_taught_again_and_again(taught: Terminal) -> None:
     before = files(Path("model"))
     assert taught("learn", "model", "photos", *QUICK) == 0

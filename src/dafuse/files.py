@@ -38,14 +38,19 @@ def refuse_links(path: Name, inside: Name) -> None:
     for part in Path(path).relative_to(place).parts:
         place /= part
         if os.path.islink(place):
+            or_delete = "" if os.path.exists(place) else ", or delete it, as it leads nowhere"
             raise DafuseError(
                 f"{place} is a link, and none is followed inside {inside}: "
-                "put what it leads to in its place, or delete it"
+                f"put what it leads to in its place{or_delete}"
             )
 
 
 def open_inside(path: Name, inside: Name, mode: str = "rb") -> IO[Any]:
-    """Open a file as `open` does, if it is a plain file with no link on the way (text: UTF-8)."""
+    """Open a file as `open` does, if it is a plain file with no link on the way (text: UTF-8).
+
+    The folders on the way are looked at before it is opened: one that becomes a link in between is
+    followed. The file itself is never followed.
+    """
     refuse_links(path, inside)
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_plain)
 
@@ -69,20 +74,27 @@ def _open_plain(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "It is not a file", path)
 
 
+def instead_of_file(path: Name) -> str:
+    """What there is that is no file, in words; "" for a file, and for nothing."""
+    if os.path.isdir(path):
+        return "a folder"
+    is_other = os.path.exists(path) and not os.path.isfile(path)
+    return "no file (a pipe or a device)" if is_other else ""
+
+
 def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) -> None:
     """Replace `path` by `data` (text as UTF-8) in one step that survives a crash or a power cut.
 
     The folder must exist. A link that a person named is written through, so that it stays a link.
     """
-    if inside is not None:
+    if inside is None:
+        target = _named(path)
+        _remove_abandoned(target)
+    else:  # `remove_leftovers` deletes what killed writes left, for whoever holds the lock
         refuse_links(path, inside)
         target = Path(path)
-    else:
-        target = _named(path)
     content = data.encode() if isinstance(data, str) else data
-    if inside is None:  # else whoever holds that folder's lock calls `remove_leftovers`
-        _remove_abandoned(target)
-    temporary = target
+    temporary: Path | None = None
     try:
         with _opened_beside(target) as file:
             temporary = Path(file.name)
@@ -94,7 +106,7 @@ def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) 
         if fcntl is None:
             os.replace(temporary, target)
     except BaseException as error:
-        if temporary != target:
+        if temporary is not None:
             with suppress(OSError):
                 temporary.unlink()
         if isinstance(error, OSError):
@@ -134,8 +146,7 @@ def _remove_abandoned(target: Path) -> None:
 def _named(path: Name) -> Path:
     """The file that a person named, behind its links; a device is nothing to be replaced."""
     target = Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.path.isfile(target):
-        what = "a folder" if os.path.isdir(target) else "no file"
+    if what := instead_of_file(target):
         raise DafuseError(f"cannot write {path}: it is {what}")
     return target
 
@@ -149,7 +160,7 @@ def write_json(path: Name, value: Any, inside: Name | None = None) -> None:
 
 
 def make_folder(path: Name, inside: Name | None = None) -> Path:
-    """With the folders that it lies in; one that is there already is as good."""
+    """Make a folder, and those that it lies in, unless it is there already."""
     folder = Path(path)
     if inside is not None:
         refuse_links(folder, inside)
@@ -204,8 +215,11 @@ def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     try:
         file = open_inside(path, folder, "ab")
     except OSError as error:
-        read_only = error.errno == errno.EROFS
-        why = "the disk is read-only" if read_only else error.strerror or error
+        why: object = error.strerror or error
+        if error.errno == errno.EROFS:
+            why = "the disk is read-only"
+        elif what := instead_of_file(path):
+            why = f"{path}, a file that dafuse locks, is {what}: delete it"
         raise DafuseError(f"{folder} cannot be changed: {why}") from error
     with file:
         if fcntl is not None:
@@ -225,7 +239,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; some file systems and Windows cannot, and need not."""
+    """Make the rename itself durable, but on Windows and file systems that sync no folder.
+
+    There a power cut may bring the old file back.
+    """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

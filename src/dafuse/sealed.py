@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from dafuse.errors import DafuseError
-from dafuse.files import Name, read_json, write_json
+from dafuse.files import Name, read_json, refuse_links, write_json
 
 SEAL = "sha256_of_contents"  # the last key of a sealed file
 
@@ -26,6 +26,8 @@ def read_sealed(path: Name, remedy: str, inside: Name | None = None) -> Any:
 
     Files written before there were seals have none, and are taken as they are.
     """
+    if inside is not None:
+        refuse_links(path, inside)  # the remedy of a link is to put back what it leads to
     try:
         content = read_json(path, inside)
     except DafuseError as error:
@@ -46,5 +48,5 @@ def read_sealed(path: Name, remedy: str, inside: Name | None = None) -> Any:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of the JSON in the order of its keys, however it is spaced in the file."""
+    """Return the SHA-256 of the JSON, keys in their order, however it is spaced in the file."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -84,7 +84,8 @@ def main(arguments: list[str]) -> None:
             lesson = lesson_images(options.source, None)  # what is wrong with it is said first
             classifier = open_or_create(options)
             if not classifier.version.number:
-                progress.say(_introduced(options.model, classifier.version))
+                with classifier.folder.changing(progress):  # else it may never become a model
+                    progress.say(_introduced(options.model, classifier.version))
             report = classifier.learn(
                 lesson,
                 recognise=not options.no_recognise,

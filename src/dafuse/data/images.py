@@ -25,6 +25,7 @@ from dafuse.data.formats import (
     most_pixels,
     why_unknown,
 )
+from dafuse.files import instead_of_file
 from dafuse.progress import Progress
 
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
@@ -54,6 +55,8 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
             file, length = io.BytesIO(source), len(source)
         else:
             file, length = Path(source), Path(source).stat().st_size
+            if what := instead_of_file(file):
+                raise UnreadableImage(f"it is {what}")
         if length == 0:
             raise UnreadableImage("the file is empty")
         if length > MOST_BYTES and _start(source)[:4] not in TIFF:  # some kinds are read as a whole

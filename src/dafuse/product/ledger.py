@@ -198,8 +198,8 @@ def _roles(
             roles[name] = _Role(what, words, CLASS)
             classes[name] = record
     needed = set().union(*(version.lasting for version in history))
-    kept = map(folder.object_file, sorted(needed))
-    gone = [file for file in kept if not (file.is_symlink() or file.is_file())]
+    lasting = map(folder.object_file, sorted(needed))
+    gone = [file for file in lasting if not (file.is_symlink() or file.is_file())]
     if gone and damage is None:
         damage = DafuseError(f"{gone[0]} is missing: restore it from a copy of the model")
     return roles, classes, damage
