@@ -20,7 +20,7 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.stream import Stream, Task
 from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.contract import Method
 from dafuse.taught.torch_eye import TorchExtractor
 

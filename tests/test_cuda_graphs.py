@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.adapter import Adapter
 from dafuse.engine.cuda_graphs import GraphedWork
-from dafuse.engine.training import Trainer, _optimiser, _set_rates
+from dafuse.engine.trainer import Trainer, _optimiser, _set_rates
 from dafuse.heads.alignment import Step, align
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.schedule import Group, Schedule

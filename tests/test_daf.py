@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.adapter import Tensors
 from dafuse.engine.replay import Record
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
 from dafuse.heads.closed_form import Kind, System

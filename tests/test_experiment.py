@@ -11,7 +11,7 @@ from conftest import save_arrays, small_dataset
 from dafuse.commands.experiment import main
 from dafuse.commands.run import parse
 from dafuse.engine.run import make_stream, resolved, run
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
 from dafuse.experiments.guess import Guess

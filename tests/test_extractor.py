@@ -26,7 +26,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
 from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.product.predictor import ExportedModel
 from dafuse.progress import Bar, Progress

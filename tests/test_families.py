@@ -24,7 +24,7 @@ from dafuse.backbones.load import build_backbone, load_backbone
 from dafuse.backbones.network import Network
 from dafuse.cli import main
 from dafuse.data.pictures import made_up
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.gradients import gradient_and_fisher
 from dafuse.methods.registry import METHODS

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.finetune import Finetune
 
 

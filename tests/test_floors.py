@@ -21,7 +21,7 @@ from dafuse.data.glyphs import glyphs
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import launch
 from dafuse.engine.evaluate import evaluate
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.registry import METHODS
 
 CLASSES, SIZES = 9, [5, 2, 2]  # some methods train on the first task alone: it is the largest

@@ -11,7 +11,7 @@ from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.load import build_backbone
 from dafuse.backbones.vit import ViT
 from dafuse.engine.forward import Forward, Pass
-from dafuse.engine.training import fitting_batch
+from dafuse.engine.trainer import fitting_batch
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.daf import DAF
 from dafuse.methods.starts import start_adapter

@@ -8,7 +8,7 @@ import torch
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.data.stream import Stream
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.joint import Joint
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 8, "adapter_rank": 4, "lr": 1e-3}

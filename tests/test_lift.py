@@ -20,7 +20,7 @@ from conftest import (
     small_trainer,
 )
 from dafuse.data.stream import Stream
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.lift import LIFT
 from dafuse.methods.starts import start_adapter
 

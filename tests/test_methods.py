@@ -13,7 +13,7 @@ from dafuse.backbones.staged import Staged
 from dafuse.backbones.vit import ViT
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS, require_observes

@@ -15,7 +15,7 @@ from dafuse.data.batches import Batch
 from dafuse.data.dataset import Augmentation, ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.evaluate import evaluate
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.daf import DAF
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter

@@ -8,7 +8,7 @@ import torch
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.data.stream import Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.heads.cosine import uniform_rows
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter, start_rows

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import save_arrays, small_dataset
-from dafuse.engine import training
+from dafuse.engine import trainer
 from dafuse.engine.config import RunConfig
 from dafuse.engine.replay import Record
 from dafuse.engine.run import Bench, prepare, run
@@ -73,7 +73,7 @@ def test_a_replayed_run_equals_a_full_one(
     def no_training(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a replayed run trained")
 
-    monkeypatch.setattr(training.Trainer, "fit", no_training)
+    monkeypatch.setattr(trainer.Trainer, "fit", no_training)
     replayed = replace(config, replay=str(recorded), out=str(tmp_path / "replayed"))
     assert replayed.hash() == config.hash()  # the same run, only sooner
     state, found = outcome(run(replayed, bench=bench))

@@ -119,8 +119,8 @@ def test_another_configuration_in_the_folder_is_refused(
 
 
 POINTS = {
-    "before the first task ends": ("dafuse.engine.training", "Trainer.encode", 3),
-    "in training": ("dafuse.engine.training", "Trainer.encode", 20),
+    "before the first task ends": ("dafuse.engine.trainer", "Trainer.encode", 3),
+    "in training": ("dafuse.engine.trainer", "Trainer.encode", 20),
     "in fusion": ("dafuse.methods.daf", "fuse", 2),
     "in alignment": ("dafuse.methods.training", "align", 1),
     "writing the configuration": ("os", "replace", 1),

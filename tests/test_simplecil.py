@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream, Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.simplecil import SimpleCIL
 
 SIZES = [2, 1]

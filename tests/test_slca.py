@@ -14,7 +14,7 @@ from conftest import (
     small_trainer,
 )
 from dafuse.data.stream import Stream
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.heads.linear import linear_logits
 from dafuse.methods import slca
 from dafuse.methods.slca import SLCA, normalised, normalised_gradient

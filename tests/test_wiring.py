@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Stream, Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.heads.alignment import align
 from dafuse.methods import ranpac
 from dafuse.methods.contract import Loss

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dafuse.backbones.registry import BACKBONES, NamedWeights
-from dafuse.data.network import reachable
+from dafuse.data.connectivity import reachable
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, NORMALISATIONS, Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress

@@ -18,7 +18,7 @@ from dafuse.benchmarks.rounds import Measured, Row, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import seconds
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
 

@@ -18,7 +18,7 @@ from dafuse.benchmarks.setting import (
     world,
 )
 from dafuse.data.stream import Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.daf import DAF
 

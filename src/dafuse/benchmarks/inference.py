@@ -22,7 +22,7 @@ from dafuse.benchmarks.setting import (
     world,
 )
 from dafuse.engine.devices import seconds
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.starts import start_adapter
 from dafuse.seeds import torch_generator
 

@@ -28,7 +28,7 @@ from dafuse.benchmarks.setting import (
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.engine.devices import seconds
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.heads.arrays import from_numpy
 from dafuse.heads.resting import at_rest
 from dafuse.heads.sums import pooled

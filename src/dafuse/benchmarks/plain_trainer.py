@@ -13,7 +13,7 @@ from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_fe
 from dafuse.data.batches import Batch, Loader
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.contract import Loss
 from dafuse.methods.schedule import Group, Schedule
 

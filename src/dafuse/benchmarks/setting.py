@@ -17,7 +17,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset
 from dafuse.data.stream import Stream, task_sizes
 from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.progress import Progress
 from dafuse.seeds import derive, numpy_generator
 

@@ -28,7 +28,7 @@ from dafuse.benchmarks.setting import (
 from dafuse.data.batches import Batch
 from dafuse.data.stream import Task
 from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
 from dafuse.methods.training import fit_with_proxy

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dafuse.commands.network import add_network_options, open_model
+from dafuse.commands.open_model import add_network_options, open_model
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.files import require_writable
 from dafuse.progress import LineProgress, Progress

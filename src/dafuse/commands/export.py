@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dafuse.commands.network import WEIGHTS
+from dafuse.commands.open_model import WEIGHTS
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.wording import counted

@@ -1,7 +1,7 @@
 """`dafuse forget MODEL CLASS... [--for-good]`: remove classes."""
 
 from dafuse.commands.changing import changing
-from dafuse.commands.network import add_network_options, open_folder
+from dafuse.commands.open_model import add_network_options, open_folder
 from dafuse.commands.parsing import Parser
 from dafuse.product.folder import ModelFolder
 from dafuse.wording import counted, shown

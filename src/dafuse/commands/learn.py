@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dafuse.backbones.registry import next_better
-from dafuse.commands.network import BACKBONE, add_network_options, open_or_create
+from dafuse.commands.open_model import BACKBONE, add_network_options, open_or_create
 from dafuse.commands.parsing import SOURCE, Parser
 from dafuse.taught.table import DEFAULT, LIGHT, METHODS
 from dafuse.wording import shown_lines

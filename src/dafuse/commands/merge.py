@@ -1,6 +1,6 @@
 """`dafuse merge MODEL MODEL... --out NEW`: one model that knows what all were taught."""
 
-from dafuse.commands.network import WEIGHTS
+from dafuse.commands.open_model import WEIGHTS
 from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.commands.network import add_network_options, open_model
+from dafuse.commands.open_model import add_network_options, open_model
 from dafuse.commands.parsing import Parser
 from dafuse.data.below import images_below
 from dafuse.data.images import UnreadableImage

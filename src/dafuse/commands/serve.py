@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from dafuse.commands.network import (
+from dafuse.commands.open_model import (
     BACKBONE,
     add_network_options,
     is_exported,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dafuse.data.connectivity import reachable
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder
-from dafuse.data.network import reachable
 from dafuse.errors import DafuseError
 
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dafuse.data.dataset import ImageSet
 from dafuse.engine.calibration import calibration_error
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.contract import Method
 
 

@@ -23,7 +23,7 @@ from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
 from dafuse.engine.replay import open_record, require_same_inputs
 from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method

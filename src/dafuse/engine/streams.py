@@ -6,7 +6,7 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.stream import Stream, Task, class_order, require_order, task_sizes
 from dafuse.data.taskless import blurry, online, repeated, taskless_stream
 from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import require_observes

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dafuse.backbones.adapter import Tensors
 from dafuse.data.stream import Task
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.experiments.declared import MeasureOptions
 from dafuse.fusion.agreement import agreements, bend, dot, parabola
 from dafuse.fusion.gradients import Curvature

@@ -26,7 +26,7 @@ from dafuse.backbones.network import Network
 from dafuse.engine.config import RunConfig
 from dafuse.engine.provenance import compared_inputs, provenance
 from dafuse.engine.run import Bench, prepare, resolved
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.common_heads import COMMON, require_sklearn
 from dafuse.experiments.guess import Guess

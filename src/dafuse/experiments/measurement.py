@@ -17,7 +17,7 @@ from dafuse.engine.provenance import provenance
 from dafuse.engine.replay import Record, require_same_inputs
 from dafuse.engine.run import Bench
 from dafuse.engine.streams import make_stream
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.experiments.approximations import measure_task
 from dafuse.experiments.declared import MeasureOptions

@@ -18,7 +18,7 @@ from dafuse.backbones.adapter import Adapter, adapter_beside
 from dafuse.backbones.backbone import Backbone, Need
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task, of_classes
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.heads.cosine import SCALE, cosine_logits
 from dafuse.heads.gaussians import ENOUGH, Sampler

@@ -18,7 +18,7 @@ from torch import Tensor
 from dafuse.backbones.backbone import Backbone, Need
 from dafuse.backbones.network import Network
 from dafuse.data.stream import Task, of_classes
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.heads.choice import spread
 from dafuse.heads.confidence import BEND, QuickTemperature, Threshold, geometric_mean, sharpness
