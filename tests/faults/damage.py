@@ -102,7 +102,9 @@ class Damage:
         file = rng.choice(files)
         others = tuple(one for one in files if one.parent == file.parent and one != file)
         ways = PLACES if rng.random() < PLACED and file.name not in OPTIONAL else BYTES
-        if file.parent != self.here and rng.random() < 0.03:
+        # not a model's or a run's own folder, which may well be reached by a link
+        inner = self.here not in (file.parent, file.parent.parent)
+        if inner and rng.random() < 0.03:
             ways = {"link to the folder": Harm.link_folder}
         name = rng.choice([one for one in ways if one != "swap" or not subject.alike])
         ways[name](Harm(file, others, self.outside, rng))
