@@ -211,7 +211,7 @@ def test_what_cannot_be_exported_leaves_the_file_as_it_was(
     model = taught(tmp_path / "model", {0: 6, 1: 6})
     file = tmp_path / "model.onnx"
     file.write_text("an older one")
-    monkeypatch.setattr("dafuse.backbones.card.LARGEST", 1000)
+    monkeypatch.setattr("dafuse.backbones.card.MOST_BYTES", 1000)
     with pytest.raises(DafuseError, match=r"an \.onnx file holds at most .* GB"):
         model.export(file)
     assert file.read_text() == "an older one"

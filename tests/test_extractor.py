@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
-from dafuse.backbones.card import SEAL, sealed
+from dafuse.backbones.card import SEAL, sealed_onnx
 from dafuse.backbones.depths import DEPTHS, Depths, Part
 from dafuse.backbones.extractor import Extractor, embedded_graph
 from dafuse.backbones.graph import graph
@@ -208,11 +208,11 @@ def broken(kind: str, folder: Path, small_file: Path) -> Path:
         changes = {"newer": {"dafuse.backbone_format": "99"}, "damaged": {"dafuse.parts": "[1"}}
         kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
-        path.write_bytes(sealed(proto.SerializeToString()))
+        path.write_bytes(sealed_onnx(proto.SerializeToString()))
     elif kind == "not sealed":
         path.write_bytes(data[: data.rindex(SEAL.encode()) - 4])
     elif kind == "no network":
-        path.write_bytes(sealed(b"no network"))
+        path.write_bytes(sealed_onnx(b"no network"))
     elif kind == "weights missing":
         shutil.copy(embedded_graph(), path)
     return path
@@ -290,7 +290,7 @@ def test_weights_beside_a_graph_are_checked_too(kind: str, tmp_path: Path) -> No
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = f"../{tmp_path.name}/{weights.name}"
-        graph.write_bytes(sealed(proto.SerializeToString()))
+        graph.write_bytes(sealed_onnx(proto.SerializeToString()))
         said = "has weights in another file, '.*', which nothing checks"
     with pytest.raises(DafuseError, match=said):
         Extractor(graph)
@@ -343,7 +343,7 @@ def test_a_sealed_file_that_says_nonsense_is_refused(
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     forged = value if value == NESTED else json.dumps(value)
     onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": forged})
-    path.write_bytes(sealed(proto.SerializeToString()))
+    path.write_bytes(sealed_onnx(proto.SerializeToString()))
     with pytest.raises(DafuseError, match="is damaged") as refused:
         Extractor(path).features(photographs()[0], "last")
     assert str(refused.value).isprintable()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conftest import HEAVY, clean_environment, dafuse_without
-from dafuse.backbones.card import sealed
+from dafuse.backbones.card import sealed_onnx
 from dafuse.cli import main
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Crop, Interpolation, Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize
@@ -194,7 +194,7 @@ def broken(path: Path, kind: str, exported: Path) -> None:
         changes = {"newer": {"dafuse.format": "99"}, "damaged": {"dafuse.classes": "[1"}}
         kept = {} if kind == "another's" else {p.key: p.value for p in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | changes.get(kind, {}))
-        path.write_bytes(sealed(proto.SerializeToString()))
+        path.write_bytes(sealed_onnx(proto.SerializeToString()))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_sealed_file_that_says_nonsense_is_refused(
     proto, path = onnx.load(exported), tmp_path / "forged.onnx"
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     onnx.helper.set_model_props(proto, properties | {f"dafuse.{name}": json.dumps(value)})
-    path.write_bytes(sealed(proto.SerializeToString()))
+    path.write_bytes(sealed_onnx(proto.SerializeToString()))
     with pytest.raises(DafuseError, match=r"is damaged|onnxruntime cannot run") as refused:
         ExportedModel(path).predict(photographs()[0])
     assert str(refused.value).isprintable()

@@ -202,7 +202,7 @@ def test_parquet_that_expands_too_far(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "bytes would be 5,000 rows" in refused(file)
     monkeypatch.setattr(columns, "FREE_ROWS", 100_000)
     assert "5000 of the 5000 images" in refused(file)
-    monkeypatch.setattr(columns, "LARGEST", 200_000)
+    monkeypatch.setattr(columns, "MOST_BYTES", 200_000)
     monkeypatch.setattr(columns, "EXPANDED", 1)
     parquet.write_table(pa.table({"path": ["x" * 900_000], "label": ["a"]}), file)
     assert "would take 900," in refused(file)

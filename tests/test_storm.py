@@ -1,11 +1,14 @@
 """The loop of the storm (`tests/faults`), and a small share of its damage and of its server."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from faults.__main__ import make_part
+from faults.harm import PLACES, Harm
 from faults.storm import storm
 from faults.trial import Outcome, Trial
 
@@ -45,3 +48,14 @@ def test_a_failure_is_counted_and_told_with_its_seed(
     ]
     assert "breaking --seed 9 --trials 1: lost: it broke" in told
     assert [line.count('"seed"') for line in log.read_text().splitlines()] == [1] * 4
+
+
+@pytest.mark.parametrize("way", PLACES)
+def test_every_harm_takes_the_file_away(way: str, tmp_path: Path) -> None:
+    """Else a trial counts as survived in which nothing was to be survived."""
+    for name in ("folder", "outside"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "folder" / "file"
+    file.write_text("whole")
+    PLACES[way](Harm(file, (), tmp_path / "outside", Random(0)))
+    assert file.is_symlink() or not (file.is_file() and os.access(file, os.R_OK))

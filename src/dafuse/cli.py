@@ -91,9 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 @contextmanager
 def _sigterm_as_ctrl_c(told: list[int]) -> Iterator[None]:
-    """Let SIGTERM, by which systems end a process, clean up and say the same as Ctrl-C.
+    """Treat SIGTERM, by which systems end a process, as Ctrl-C, and note it in the list.
 
-    It is noted in the list. Where a program that calls `main` treats it in its own way, it stays.
+    A program that calls `main` keeps its own way to treat it, if it has one.
     """
     mine = os.getpid()
 
@@ -116,7 +116,7 @@ def _sigterm_as_ctrl_c(told: list[int]) -> Iterator[None]:
 
 
 def _in_words(error: OSError) -> str:
-    """What the system says, without its number: which file, and what is wrong with it."""
+    """Return the system's message without its number: which file, and what is wrong with it."""
     if error.strerror is None:
         return str(error)
     where = "" if error.filename is None else f"{error.filename}: "
@@ -124,7 +124,7 @@ def _in_words(error: OSError) -> str:
 
 
 def how_to_install(module: str) -> str:
-    """The command that brings a module which an extra of dafuse has."""
+    """Return the command that installs a module of one of dafuse's extras."""
     extra = next((extra for extra, names in EXTRAS.items() if module in names.split()), "")
     return f"pip install 'dafuse[{extra}]'" if extra else f"pip install {module}"
 

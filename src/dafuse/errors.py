@@ -1,4 +1,4 @@
-"""What a person is told who made a mistake: a sentence that says what is wrong and what to do."""
+"""Messages to a person who made a mistake: a sentence says what is wrong and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ class DafuseError(Exception):
 
 
 def did_you_mean(given: str, known: Iterable[str], most: int = 1) -> str:
-    """The known names that are like the one given, as the end of a sentence; "" for none."""
+    """Return the known names like the one given, as the end of a sentence; "" for none."""
     by_letters: dict[str, str] = {}
     for name in known:
         by_letters.setdefault(_letters(name), name)
@@ -18,5 +18,5 @@ def did_you_mean(given: str, known: Iterable[str], most: int = 1) -> str:
 
 
 def _letters(name: str) -> str:
-    """What counts when names are compared: neither case nor which dash was typed."""
+    """Return a name as it is compared: neither case nor the kind of dash counts."""
     return name.casefold().replace("_", "-")

@@ -116,10 +116,10 @@ def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) 
 
 
 def _opened_beside(target: Path) -> IO[bytes]:
-    """A new file for what will become the target, locked so that it is not taken for abandoned.
+    """Open a new file that will become the target, locked so that it is not taken for abandoned.
 
-    In the same folder, since a rename is atomic only within one file system, and opened by name
-    rather than by `tempfile`, whose files nobody but their owner could read.
+    It lies in the same folder, since a rename is atomic only within one file system. `tempfile`
+    does not make it, since nobody but their owner can read its files.
     """
     while True:
         name = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -144,7 +144,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _named(path: Name) -> Path:
-    """The file that a person named, behind its links; a device is nothing to be replaced."""
+    """Return the file that a person named, behind its links; refuse to replace a device."""
     target = Path(os.path.realpath(path))
     if what := instead_of_file(target):
         raise DafuseError(f"cannot write {path}: it is {what}")
@@ -152,7 +152,7 @@ def _named(path: Name) -> Path:
 
 
 def write_json(path: Name, value: Any, inside: Name | None = None) -> None:
-    """`value` as indented JSON. What JSON cannot hold raises before anything is touched.
+    """Write `value` as indented JSON. What JSON cannot hold raises before anything is touched.
 
     NaN and infinities are written as Python reads them, so that numbers come back unchanged.
     """
@@ -196,7 +196,7 @@ def read_json(path: Name, inside: Name | None = None) -> Any:
 
 
 def parse_json(content: str | bytes, path: object) -> Any:
-    """What the JSON of this file says; damage, endless nesting and endless numbers are refused."""
+    """Return the JSON of this file; refuse damage, endless nesting and endless numbers."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:  # also what is not UTF-8

@@ -17,14 +17,14 @@ SEAL = "sha256_of_contents"  # the last key of a sealed file
 
 
 def write_sealed(path: Name, content: dict[str, Any], inside: Name | None = None) -> None:
-    """The content as JSON, and its SHA-256 behind it."""
+    """Write the content as JSON, with its SHA-256 as the last key."""
     write_json(path, {**content, SEAL: _digest(content)}, inside)
 
 
 def read_sealed(path: Name, remedy: str, inside: Name | None = None) -> Any:
-    """What was written; refuse a damaged or changed file in a sentence that ends in the remedy.
+    """Return what was written; a damaged or changed file is refused with the remedy at the end.
 
-    Files written before there were seals have none, and are taken as they are.
+    Files written before there were seals have none, and are read as they are.
     """
     if inside is not None:
         refuse_links(path, inside)  # the remedy of a link is to put back what it leads to

@@ -31,7 +31,6 @@ def shown_lines(lines: Iterable[str]) -> str:
 
 def shown_json(value: Any) -> str:
     """Return the value as indented JSON, in which nothing is left that a terminal would obey."""
-    lines = json.dumps(value, indent=1, ensure_ascii=False).split(
-        "\n"
-    )  # no text contains a newline
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    lines = text.split("\n")  # JSON has no line break inside a text
     return "\n".join(shown(line, lambda one: json.dumps(one)[1:-1]) for line in lines)

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 from safetensors.numpy import save
 
-from dafuse.backbones.card import INPUT, BackboneCard, sealed
+from dafuse.backbones.card import INPUT, BackboneCard, sealed_onnx
 from dafuse.backbones.depths import DEPTHS, Part, levels_of_tokens, parts_of, width_of
 from dafuse.data.preprocessing import Preprocessing
 
@@ -55,7 +55,7 @@ def write_eye(file: Path, beside: bool = False) -> Path:
         made_by="the storm",
     )
     helper.set_model_props(proto, card.properties())
-    file.write_bytes(sealed(proto.SerializeToString()))
+    file.write_bytes(sealed_onnx(proto.SerializeToString()))
     return file
 
 

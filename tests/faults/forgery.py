@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from safetensors.numpy import load, save
 
-from dafuse.backbones.card import sealed
+from dafuse.backbones.card import sealed_onnx
 from dafuse.files import read_json
 from dafuse.sealed import SEAL, write_sealed
 from faults.harm import in_order
@@ -155,7 +155,7 @@ def forge_onnx(file: Path, rng: Random) -> str:
     graph = proto.graph
     way = rng.choice(["property", "property", "property", "graph", "nonsense"])
     if way == "nonsense":
-        file.write_bytes(sealed(rng.randbytes(rng.choice([0, 10, 1000]))))
+        file.write_bytes(sealed_onnx(rng.randbytes(rng.choice([0, 10, 1000]))))
         return "nonsense that is sealed"
     if way == "property":
         ours = [one for one in proto.metadata_props if one.key.startswith("dafuse.")]
@@ -169,7 +169,7 @@ def forge_onnx(file: Path, rng: Random) -> str:
             said = f"{one.key}{told}"
     else:
         said = _forge_graph(graph, rng)
-    file.write_bytes(sealed(proto.SerializeToString()))
+    file.write_bytes(sealed_onnx(proto.SerializeToString()))
     return said
 
 

@@ -17,7 +17,7 @@ from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Preprocessing
 from dafuse.errors import DafuseError
 
 LARGEST_SIDE = 4096  # max pixels of the side that an image is resized to
-LARGEST = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
+MOST_BYTES = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
 FORMAT = 2  # 1: without the widths of parts
 PREFIX = "dafuse."
 SEAL = "sha256_of_all_before"
@@ -90,10 +90,10 @@ def _part(level: int, what: What, width: int) -> Part:
 
 def require_fits(tag: str, size: int, instead: str = "") -> None:
     """Refuse a network with more bytes of weights than an .onnx file can hold."""
-    if size > LARGEST:
+    if size > MOST_BYTES:
         raise DafuseError(
             f"{tag} has {size / 1e9:.1f} GB of weights, an .onnx file holds at most "
-            f"{LARGEST / 1e9:.1f} GB{instead}"
+            f"{MOST_BYTES / 1e9:.1f} GB{instead}"
         )
 
 
@@ -148,7 +148,7 @@ def is_number(value: object) -> bool:
     return type(value) is float and value == value
 
 
-def sealed(content: bytes) -> bytes:
+def sealed_onnx(content: bytes) -> bytes:
     """Append a last property to a serialised model: the SHA-256 of all bytes before it.
 
     In a protobuf, appending an entry to a list leaves the rest valid, so this is the same model.
@@ -156,7 +156,7 @@ def sealed(content: bytes) -> bytes:
     return content + _seal(hashlib.sha256(content).hexdigest())
 
 
-def require_sealed(file: Path) -> None:
+def require_sealed_onnx(file: Path) -> None:
     """Refuse a file that does not end in the SHA-256 of all bytes before."""
     expected, end = _seals(file)
     if end == expected:
@@ -169,7 +169,7 @@ def require_sealed(file: Path) -> None:
     )
 
 
-def is_sealed(file: Path) -> bool:
+def is_sealed_onnx(file: Path) -> bool:
     """Tell whether the file ends in the SHA-256 of all bytes before."""
     expected, end = _seals(file)
     return end == expected

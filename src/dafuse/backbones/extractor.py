@@ -18,9 +18,9 @@ from dafuse.backbones.backbone import Need
 from dafuse.backbones.card import (
     INPUT,
     files_beside,
-    is_sealed,
+    is_sealed_onnx,
     read_backbone_card,
-    require_sealed,
+    require_sealed_onnx,
 )
 from dafuse.backbones.depths import Depths, Part, width_of
 from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
@@ -70,7 +70,7 @@ class Extractor:
                 raise DafuseError(f"{needed} is missing: install dafuse again")
         if _sha256_of(weights) not in BACKBONES[tag].sha256:
             raise DafuseError(f"{weights} is damaged: install dafuse again")
-        if not is_sealed(path):
+        if not is_sealed_onnx(path):
             raise DafuseError(f"{path} is damaged: install dafuse again")
         return cls(path, threads, device)
 
@@ -181,7 +181,7 @@ def open_session(
     if not os.access(path, os.R_OK):
         raise DafuseError(f"{path} cannot be read: permission denied")
     require_device(device)
-    require_sealed(path)
+    require_sealed_onnx(path)
     _require_inside(path, with_files)
     there = get_available_providers()
     if device == "auto":

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dafuse import __version__
-from dafuse.backbones.card import INPUT, BackboneCard, sealed
+from dafuse.backbones.card import INPUT, BackboneCard, sealed_onnx
 from dafuse.backbones.depths import DEPTHS
 from dafuse.backbones.extractor import embedded_graph
 from dafuse.backbones.load import load_backbone
@@ -75,7 +75,7 @@ def graph(network: Network, beside: Path | None = None) -> bytes:
     if beside is not None:
         _point_into(proto.graph, beside)
     onnx.helper.set_model_props(proto, card.properties())
-    return sealed(proto.SerializeToString(deterministic=True))
+    return sealed_onnx(proto.SerializeToString(deterministic=True))
 
 
 def write_embedded() -> None:

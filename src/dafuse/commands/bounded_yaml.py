@@ -10,7 +10,7 @@ import yaml
 
 from dafuse.errors import DafuseError
 
-LARGEST = 2**18  # bytes of a file
+MOST_BYTES = 2**18  # bytes of a file
 MOST = 20_000  # values, each counted as often as an alias stands for it
 DEEPEST = 40
 GREATEST = 10**30
@@ -24,9 +24,9 @@ class Unbounded(yaml.YAMLError):
 def read_yaml(path: Path) -> Any:
     """What a file holds: words, numbers, true, false and null, in lists and under words."""
     with path.open("rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise DafuseError(f"{path} has more than {LARGEST // 1024} KiB: that is no recipe")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise DafuseError(f"{path} has more than {MOST_BYTES // 1024} KiB: that is no recipe")
     loader = None
     try:
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
@@ -43,8 +43,8 @@ def read_yaml(path: Path) -> Any:
 
 def require_bounded(text: str, where: str) -> None:
     """Refuse the text of an option that, read as YAML, is too large; any other text is well."""
-    if len(text) > LARGEST:
-        raise DafuseError(f"{where} has more than {LARGEST // 1024} KiB: that is no option")
+    if len(text) > MOST_BYTES:
+        raise DafuseError(f"{where} has more than {MOST_BYTES // 1024} KiB: that is no option")
     if not any(sign in text for sign in "[{*"):
         return
     try:

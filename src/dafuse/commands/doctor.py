@@ -79,10 +79,10 @@ def _weights() -> list[tuple[bool, str]]:
 
 
 def _exported_weights(tag: str, network: Path) -> tuple[bool, str]:
-    from dafuse.backbones.card import require_sealed
+    from dafuse.backbones.card import require_sealed_onnx
 
     try:
-        require_sealed(network)
+        require_sealed_onnx(network)
     except (DafuseError, OSError) as error:
         return False, f"weights {tag}: {error}"
     return True, f"weights {tag}: {network}, exported"

@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 from dafuse.errors import DafuseError
 
 DELIMITERS = ",;\t"  # as spreadsheets write them, by country
-LARGEST = 2**30  # bytes of a table
+MOST_BYTES = 2**30  # bytes of a table
 LONGEST = 2**20  # characters of a row
 FREE_ROWS = 2_000_000  # that any .parquet may have; in a larger one each takes a byte or more
 EXPANDED = 100  # how many times the file's size the columns may have
@@ -29,8 +29,8 @@ def read_columns(source: Path, wanted: Sequence[str]) -> Columns:
     suffix = source.suffix.lower()
     if suffix not in (".csv", ".parquet", ".pq"):
         raise DafuseError(f"{source} is neither .csv nor .parquet: convert it to one of them")
-    if source.stat().st_size > LARGEST:
-        raise DafuseError(f"{source} has more than {LARGEST:,} bytes: split it up")
+    if source.stat().st_size > MOST_BYTES:
+        raise DafuseError(f"{source} has more than {MOST_BYTES:,} bytes: split it up")
     return _of_csv(source, wanted) if suffix == ".csv" else _of_parquet(source, wanted)
 
 
@@ -116,7 +116,7 @@ def _require_size(metadata: Any, names: Sequence[str], on_disk: int) -> None:
 
 
 def _require_expanded(size: int, on_disk: int) -> None:
-    if size > max(LARGEST, EXPANDED * on_disk):
+    if size > max(MOST_BYTES, EXPANDED * on_disk):
         raise ValueError(f"its {on_disk:,} bytes would take {size:,} in memory")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dafuse import __version__
-from dafuse.backbones.card import INPUT, require_fits, sealed
+from dafuse.backbones.card import INPUT, require_fits, sealed_onnx
 from dafuse.backbones.extractor import FEATURES, session_of
 from dafuse.data.pictures import made_up
 from dafuse.errors import DafuseError
@@ -209,7 +209,7 @@ def _with_card(network: "ModelProto", card: Card) -> bytes:
     require_fits(card.backbone, network.ByteSize())
     del network.metadata_props[:]
     helper.set_model_props(network, card.properties())
-    return sealed(network.SerializeToString())
+    return sealed_onnx(network.SerializeToString())
 
 
 def _quantised(network: "ModelProto") -> "ModelProto":
