@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
+from dafuse.product.version import BackboneRecord, ClassRecord, Version, VersionRef
+from dafuse.product.version_file import BACKBONE, CLASS, REF, VERSION
 from dafuse.sealed import SEAL, write_sealed
 from product_models import files, pictures, taught, write_folders
 
@@ -63,6 +66,12 @@ def forge_object(model: Path, old: str, change: Change) -> None:
     new = hashlib.sha256(data).hexdigest()
     (model / "objects" / f"{new}.safetensors").write_bytes(data)
     forge_text(model, (model / "versions" / "0002.json").read_text().replace(old, new))
+
+
+def test_every_field_of_a_version_has_a_shape() -> None:
+    records = {Version: VERSION, VersionRef: REF, BackboneRecord: BACKBONE, ClassRecord: CLASS}
+    for record, shape in records.items():
+        assert {one.name for one in fields(record)} == {*shape.required, *shape.optional}
 
 
 NAMES = ["", " x", "a/b", "unknown", "a\nb", ESCAPE, "x" * 200, "class 1"]
