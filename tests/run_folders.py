@@ -45,7 +45,7 @@ def make_run(
             ]
         )
     seen = done * size
-    confusion = rng.poisson(0.15, (seen, seen)) + np.diag(np.full(seen, images))
+    confusion = _confusion(rng, size, correct[-1] if done else [], counts, seen)
     config = {
         "method": {"name": method, "alpha": 1.25, "rule": "dynamic", **changes.pop("options", {})},
         "data": {"name": "cifar100", "root": "/data"},
@@ -99,6 +99,22 @@ def make_run(
     ):
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
+
+
+def _confusion(rng, size, correct, counts, seen):
+    """Counts [seen, seen] that add up to those of the tasks."""
+    rows = []
+    for right, count in zip(correct, counts[: len(correct)], strict=True):
+        is_right = rng.permutation(np.arange(count) < right).reshape(size, -1)
+        for each in is_right:
+            row = rng.multinomial((~each).sum(), np.full(seen - 1, 1 / (seen - 1)))
+            rows.append(np.insert(row, len(rows), each.sum()))
+    return np.array(rows)
+
+
+def put_counts(content, correct, total):
+    """Replace the counts in a run's results; the confusion, which would not fit, is left out."""
+    content.update(correct=correct, total=total, confusion=[])
 
 
 def _task(rng, t, epochs, tested, diagnosed):

@@ -7,7 +7,7 @@ import pytest
 from dafuse.report.page import page
 from dafuse.report.paired import header, pairings, plain_rows, t_quantile
 from dafuse.report.runs import find_runs
-from run_folders import make_run, rewrite
+from run_folders import make_run, put_counts, rewrite
 
 
 def put(tmp_path, name, seed, first, last, **options):
@@ -15,7 +15,7 @@ def put(tmp_path, name, seed, first, last, **options):
     folder = make_run(tmp_path / f"{name}-{seed}", tasks=2, seed=seed, method=name, **options)
 
     def by_hand(content):
-        content["correct"], content["total"] = [[first], [last, last]], [[100], [100, 100]]
+        put_counts(content, [[first], [last, last]], [[100], [100, 100]])
 
     rewrite(folder, "results.json", by_hand)
     return folder

@@ -112,6 +112,12 @@ def put(*path, value):
     return change
 
 
+def swap_answers(content):
+    """Take a right answer of the first class for a wrong one."""
+    row = content["confusion"][0]
+    row[0], row[1] = row[0] - 1, row[1] + 1
+
+
 IMPOSSIBLE = {
     "more right than shown": (put("correct", 3, 0, value=9_999), "9,999 right of 100"),
     "less than none right": (put("correct", 0, 0, value=-1), r"correct\[0\]\[0\] is not a whole"),
@@ -125,11 +131,16 @@ IMPOSSIBLE = {
     "no sizes": (put("task_sizes", value=[]), "4 tasks of 20 classes, but the sizes"),
     "large tasks": (put("task_sizes", 0, value=500), "4 tasks of 20 classes, but the sizes"),
     "fewer classes": (put("classes", value=["a"]), "4 tasks of 1 classes"),
+    "smaller tasks": (put("task_sizes", 0, value=4), "4 tasks of 20 classes, but the sizes"),
+    "a class twice": (put("classes", 7, value="class 3"), "2 classes are called 'class 3'"),
     "classes of numbers": (put("classes", value=[1] * 20), "is not a text"),
     "a task too many": (lambda c: c["tasks"].append(c["tasks"][0]), "4 rows of counts, but 5"),
     "tasks of another kind": (put("tasks", 1, value=[]), r"tasks\[1\] is not a mapping"),
-    "a task before the start": (put("tasks", 1, "seconds", "train", value=-1), "at least 0"),
+    "a task before the start": (put("tasks", 1, "seconds", "train", value=-1), "from 0 to"),
     "endless seconds": (put("tasks", 1, "seconds", "train", value=float("inf")), "seconds.train"),
+    "seconds beyond all time": (put("tasks", 1, "seconds", "train", value=1e308), "thousand years"),
+    "seconds below any clock": (put("tasks", 1, "seconds", "evaluate", value=1e-300), "seconds"),
+    "bytes without end": (put("tasks", 3, "kept_bytes", "modules", value=1e308), "to 2.63"),
     "no seconds": (lambda c: c["tasks"][0].pop("seconds"), "seconds is missing"),
     "half an image": (put("tasks", 0, "images", "train", value=0.5), "images.train"),
     "bytes of another kind": (put("tasks", 3, "kept_bytes", value=[1]), "kept_bytes is not a"),
@@ -142,6 +153,12 @@ IMPOSSIBLE = {
     "then more right": (put("tasks", 3, "correct_then", value=[1, 1, 1, 999]), "999 right of 100"),
     "then of other tasks": (put("tasks", 3, "correct_then", value=[1]), "counts 1 tasks, not 4"),
     "confusion of other classes": (put("confusion", value=[[1, 2]]), "is not a square"),
+    "confusion of fewer classes": (put("confusion", value=[[20]]), "not a square of the 20"),
+    "confusion of more images": (
+        put("confusion", 0, 1, value=99),
+        "images of task 1, but 100",
+    ),
+    "confusion of more right": (swap_answers, "right answers of task 1"),
     "confusion of words": (put("confusion", 0, 0, value="a"), "confusion"),
     "a method of words": (put("method", value="daf"), "method is not a mapping"),
     "passes of words": (put("method", "passes_per_prediction", value="1"), "passes_per"),

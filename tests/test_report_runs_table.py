@@ -14,7 +14,7 @@ from dafuse.errors import DafuseError
 from dafuse.report.runs import find_runs, load_run
 from dafuse.report.runs_table import ledger
 from dafuse.report.settings import Recipe, command_of
-from run_folders import make_run, rewrite
+from run_folders import make_run, put_counts, rewrite
 
 DEFAULTS = {"defaults": {"alpha": 1.25, "rule": "dynamic"}}
 RECIPE = Recipe(
@@ -41,7 +41,7 @@ def test_a_row_has_numbers_origin_status_and_command(tmp_path):
     folder = make_run(tmp_path / "a", tasks=2, options={"alpha": 2.0}, declares=DEFAULTS)
 
     def by_hand(content):
-        content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
+        put_counts(content, [[8], [6, 27]], [[10], [10, 30]])
 
     rewrite(folder, "results.json", by_hand)
     make_run(tmp_path / "b", method="tuna", tasks=4, done=3, seed=7)
@@ -120,7 +120,7 @@ def test_a_number_is_verified_by_a_close_one_from_elsewhere(tmp_path, expected, 
     folder = make_run(tmp_path / "run", tasks=2, declares=DEFAULTS)
 
     def by_hand(content):
-        content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
+        put_counts(content, [[8], [6, 27]], [[10], [10, 30]])
 
     rewrite(folder, "results.json", by_hand)
     (row,) = ledger(find_runs([tmp_path]), [replace(RECIPE, expected=expected)])

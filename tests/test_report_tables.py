@@ -12,14 +12,14 @@ import pytest
 from dafuse.report import tables
 from dafuse.report.measures import human_bytes
 from dafuse.report.runs import find_runs
-from run_folders import make_run, rewrite
+from run_folders import make_run, put_counts, rewrite
 
 
 def test_numbers_equal_hand_computed_ones(tmp_path):
     folder = make_run(tmp_path / "run", tasks=2)
 
     def by_hand(content):
-        content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
+        put_counts(content, [[8], [6, 27]], [[10], [10, 30]])
         content["tasks"] = [
             {
                 "task": t,
@@ -102,7 +102,7 @@ def test_another_way_to_predict_has_accuracies_but_no_speeds(tmp_path):
     )
 
     def by_hand(content):
-        content["correct"], content["total"] = [[8], [6, 27]], [[10], [10, 30]]
+        put_counts(content, [[8], [6, 27]], [[10], [10, 30]])
         content["others"]["cnn"] = [[9], [3, 24]]
 
     rewrite(folder, "results.json", by_hand)

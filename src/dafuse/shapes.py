@@ -1,10 +1,9 @@
 """What JSON from a file must look like, checked before anything is computed from it.
 
-TASK = Keys({"seconds": Each(AMOUNT)}, {"loss": [NUMBER]})   # required and optional keys
-require_shape(content, TASK)     # ValueError: "seconds.train is not a number of at least 0"
+TASK = Keys({"images": Each(COUNT)}, {"loss": [NUMBER]})   # required and optional keys
+require_shape(content, TASK)     # ValueError: "images.train is not a whole number of at least 0"
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +67,7 @@ WORD = Kind("a text", lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind("a whole number of at least 0", _is_count)
 NUMBER = Kind("a number", _is_number)
-AMOUNT = Kind("a number of at least 0", lambda value: _is_number(value) and 0 <= value < math.inf)
+AMOUNT = Kind("a number from 0 to 2^63", lambda value: _is_number(value) and 0 <= value <= LARGEST)
 ANYTHING = Kind("a value as runs write it", _is_shallow)
 
 

@@ -3,6 +3,8 @@
 A number that is impossible was not measured: more right than shown, a task that does not exist.
 """
 
+from collections import Counter
+from itertools import accumulate, pairwise
 from typing import Any
 
 from dafuse.engine.matrix import AccuracyMatrix
@@ -15,6 +17,7 @@ from dafuse.shapes import (
     WORD,
     Each,
     Keys,
+    Kind,
     Maybe,
     require_shape,
 )
@@ -29,8 +32,13 @@ DIAGNOSIS = Keys(
         **{f"{kind}_abs_gradient_over_displacement": Maybe(NUMBER) for kind in ("mean", "median")},
     }
 )
+SHORTEST, LONGEST = 1e-12, 1000 * 366 * 24 * 3600.0  # seconds that a clock can have measured
+SECONDS = Kind(
+    "a number of seconds from 0 to a thousand years",
+    lambda value: AMOUNT.holds(value) and (value == 0 or SHORTEST <= value <= LONGEST),
+)
 TASK = Keys(
-    {"seconds": Each(AMOUNT)},
+    {"seconds": Each(SECONDS)},
     {
         "images": Each(COUNT),
         "kept_bytes": Maybe(Each(AMOUNT)),
@@ -93,8 +101,11 @@ def accuracy_matrices(results: Any) -> tuple[AccuracyMatrix, dict[str, AccuracyM
     """
     require_shape(results, RESULTS)
     tasks, sizes, classes = (results[key] for key in ("tasks_total", "task_sizes", "classes"))
-    if len(sizes) != tasks or sum(sizes) > len(classes):
+    if len(sizes) != tasks or sum(sizes) != len(classes):
         raise ValueError(f"{tasks} tasks of {len(classes)} classes, but the sizes {sizes}")
+    for name, times in Counter(classes).most_common(1):
+        if times > 1:
+            raise ValueError(f"{times} classes are called {name!r}")
     matrix = _matrix(results["correct"], results["total"])
     if len(matrix) > tasks:
         raise ValueError(f"{len(matrix)} rows of counts, but {tasks} tasks")
@@ -109,9 +120,7 @@ def accuracy_matrices(results: Any) -> tuple[AccuracyMatrix, dict[str, AccuracyM
         for layer in (task.get("diagnosis") or {}).get("beta") or []:
             if layer.get("quantiles"):
                 require_shape(layer["quantiles"], QUANTILES, f"tasks[{t}].diagnosis.beta")
-    rows = results.get("confusion") or []
-    if any(len(row) != len(rows) for row in rows) or len(rows) > len(classes):
-        raise ValueError(f"confusion is not a square of at most {len(classes)} classes")
+    _require_counted(results.get("confusion") or [], sizes, matrix)
     return matrix, {way: _matrix(right, results["total"], way) for way, right in others.items()}
 
 
@@ -126,6 +135,26 @@ def _matrix(correct: list[list[int]], total: list[list[int]], way: str = "") -> 
         if count[:-1] != (matrix.total[-2] if len(matrix) > 1 else []):
             raise ValueError(f"after task {len(matrix)} earlier tasks have other test images")
     return matrix
+
+
+def _require_counted(confusion: list[list[int]], sizes: list[int], matrix: AccuracyMatrix) -> None:
+    """Refuse a confusion of other classes or images than those after the latest task."""
+    if not confusion:
+        return  # runs of older versions may have none
+    edges = list(accumulate(sizes[: len(matrix)], initial=0))
+    if len(confusion) != edges[-1] or any(len(row) != edges[-1] for row in confusion):
+        raise ValueError(f"confusion is not a square of the {edges[-1]} classes that were learned")
+    for t, (first, end) in enumerate(pairwise(edges)):
+        shown = sum(sum(row) for row in confusion[first:end])
+        right = sum(confusion[c][c] for c in range(first, end))
+        for found, told, what in (
+            (shown, matrix.total[-1][t], "test images"),
+            (right, matrix.correct[-1][t], "right answers"),
+        ):
+            if found != told:
+                raise ValueError(
+                    f"confusion has {found:,} {what} of task {t + 1}, but {told:,} are counted"
+                )
 
 
 def _require_possible(right: list[int], count: list[int], where: str) -> None:
