@@ -8,8 +8,11 @@ from random import Random
 import pytest
 
 from faults.__main__ import make_part
+from faults.command import Ended
+from faults.damage import Found
 from faults.harm import PLACES, Harm
 from faults.storm import storm
+from faults.subjects import TIMES
 from faults.trial import Outcome, Trial
 
 SHARES = {"damage": 40, "server": 5}  # seeds; tests/test_storm_*.py have those of the other parts
@@ -20,6 +23,15 @@ MINUTES = 10.0  # far more than they take: trials bound the share, not time
 def test_a_share_of_the_storm_is_survived(part: str, tmp_path: Path) -> None:
     log = tmp_path / "faults.jsonl"
     assert storm({part: make_part(part)}, 1, MINUTES, SHARES[part], log), log.read_text()
+
+
+def test_a_run_may_take_another_time_but_not_give_other_numbers() -> None:
+    def found(final: str, seconds: str) -> Found:
+        told = f"  Final      {final}\n  Seconds    {seconds}\n"
+        return Found(Ended(0, told, ""), None, "", TIMES)
+
+    assert found("75.00", "6.99").answers == found("75.00", "9.49").answers
+    assert found("75.00", "6.99").answers != found("50.00", "6.99").answers
 
 
 class Breaks:

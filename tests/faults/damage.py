@@ -117,7 +117,7 @@ class Damage:
         if reading.after is not None and ended.status == 0:
             after = start(*reading.after(self.here), before=before).wait(PATIENCE)
         told = reading.told(self.here) if reading.told and ended.status == 0 else ""
-        return Found(ended, after, told)
+        return Found(ended, after, told, reading.times)
 
     def _wrong(
         self,
@@ -151,14 +151,17 @@ class Damage:
 class Found:
     """How a command ended, what was asked after it, and what it told by files."""
 
-    def __init__(self, ended: Ended, after: Ended | None, told: str) -> None:
-        self.ended, self.after, self.told = ended, after, told
+    def __init__(
+        self, ended: Ended, after: Ended | None, told: str, times: tuple[str, ...] = ()
+    ) -> None:
+        self.ended, self.after, self.told, self.times = ended, after, told, times
 
     @property
     def answers(self) -> list[str]:
-        """In lines, without the sizes of files, which are what they are."""
+        """Return the lines without the sizes of files, and without times that always differ."""
         said = (self.after or self.ended).out + self.told
-        return [re.sub(r"[\d.,]+ (MB|bytes)", "", line) for line in said.splitlines()]
+        lines = (line for line in said.splitlines() if not line.strip().startswith(self.times))
+        return [re.sub(r"[\d.,]+ (MB|bytes)", "", line) for line in lines]
 
     @property
     def both(self) -> list[Ended]:

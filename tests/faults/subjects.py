@@ -27,6 +27,7 @@ from run_folders import add_measurement, make_run
 
 Words = Callable[[Path], Sequence[object]]  # of a command, for the folder of the subject
 RUN = ("run", "--method", "simplecil", "--increment", "[2,1]", "--device", "cpu")
+TIMES = ("Training images/s", "Inference images/s", "Seconds")  # in the table that a run shows
 DIED = 9  # the status of a process that was to die
 ASKING = ("--json", "--top", "5", "--threads", "1")
 
@@ -40,6 +41,7 @@ class Reading:
     before: Callable[[Path], None] | None = None  # called in the process that is to read
     told: Callable[[Path], str] | None = None  # what it answers by files
     share: float = 1.0  # of the readings of its subject, beside others
+    times: tuple[str, ...] = ()  # the names of rows of its answer that differ each time
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class Subjects:
 
         if start(*again(whole), before=die_after_a_task).wait().status != DIED:
             raise RuntimeError("the run was to die after its first task")
-        reading = Reading(again, told=_counts)
+        reading = Reading(again, told=_counts, times=TIMES)
         forge: dict[str, Forge] = {
             "run": lambda here, rng: forge_run(here / "run", rng),
             "tensors": lambda here, rng: forge_checkpoint(here / "run", rng),
