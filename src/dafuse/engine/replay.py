@@ -3,7 +3,8 @@
 A task adapter's training depends on its init and on nothing that comes after it: not on the fusion
 rule, its numbers, the statistics or the classifier. So a run with ``record`` keeps the results of
 training in ``record/`` of its folder, and a run with ``replay`` reads them from there. The method
-only names the steps whose results are kept (`Method.recorded_steps`); a record wraps them.
+only names the steps whose results are kept (`Method.recorded_steps`); a record wraps them. The
+methods that name any are `daf`, `daf-paper` and `daf-retrieval`.
 
     record/training-0003.safetensors    the third task's adapter and the head it was trained with
     record/per_sample-0003.safetensors  gradient and Fisher diagonal at it
