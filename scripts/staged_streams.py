@@ -27,7 +27,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import launch
-from dafuse.engine.training import Trainer
+from dafuse.engine.trainer import Trainer
 from dafuse.methods.registry import METHODS
 from dafuse.seeds import torch_generator
 
@@ -138,7 +138,7 @@ def learn(
     right = []
     with torch.no_grad():
         for test in stream.tests_until(stream[len(stream) - 1]):
-            for images, labels in trainer.test_batches(test):
+            for images, labels in trainer.batches(test):
                 right.append(learner.logits(images).argmax(1) == labels)
     return round(100 * torch.cat(right).double().mean().item(), 1)
 
