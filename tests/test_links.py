@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dafuse.commands.predict import find_images
-from dafuse.data.below import AGAIN, AWAY, BACK, HIDDEN, TWICE
+from dafuse.data.below import AGAIN, AWAY, BACK, HIDDEN, NOWHERE, TWICE
 from dafuse.data.folders import folder
 from dafuse.data.own import part_of
 from dafuse.errors import DafuseError
@@ -43,6 +43,7 @@ BOTH = {"class 0": 2, "class 1": 3}
         ("up", "..", [("up", BACK)]),
         ("here", ".", [("here", BACK)]),
         ("a copy", "class 1", [("a copy", AGAIN)]),
+        ("class 2", "nowhere", [("class 2", NOWHERE)]),
         ("class 0/gone", "nowhere", [("gone", "not an image")]),
         ("class 0/loop", "loop", [("loop", "not an image")]),
     ],

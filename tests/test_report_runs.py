@@ -46,6 +46,29 @@ def test_bad_paths_are_named(tmp_path):
         load_run(tmp_path)
 
 
+def test_a_run_that_lost_files_is_named_with_what_to_do(tmp_path):
+    lost = make_run(tmp_path / "runs" / "lost")
+    make_run(tmp_path / "runs" / "whole")
+    (lost / "checkpoints").mkdir(exist_ok=True)
+    (lost / "checkpoints" / "task-0004.json").write_text("{}")
+    (lost / "results.json").unlink()
+    with pytest.raises(
+        NoResultsYet, match=r"lost has a checkpoint, but no results.json: start its"
+    ):
+        load_run(lost)
+    (lost / "config.json").unlink()
+    said = []
+    assert len(find_runs([tmp_path / "runs"], said.append)) == 1
+    assert said == [f"left out: {lost} is not a run folder: it has no config.json"]
+
+
+def test_what_to_do_about_a_damaged_file_depends_on_which_it_is(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / "config.json").write_text("{")
+    with pytest.raises(DafuseError, match=f"delete {run} to run it again$"):
+        load_run(run)
+
+
 def test_runs_without_results(tmp_path):
     make_run(tmp_path / "runs" / "good")
     (make_run(tmp_path / "runs" / "new") / "results.json").unlink()

@@ -204,6 +204,12 @@ def test_csv_without_a_split_column(tmp_path: Path) -> None:
     assert names_of(table(file, **options).test, images) == names_of(dataset.test, images)
 
 
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("path,path,label\n1.png,2.png,cat\n")
+    with pytest.raises(DafuseError, match=r"a\.csv has two columns 'path'"):
+        table(tmp_path / "a.csv")
+
+
 def test_parquet_is_as_csv(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

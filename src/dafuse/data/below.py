@@ -13,6 +13,7 @@ HIDDEN = "a folder whose name begins with a dot is not looked at"
 BACK = "a link to a folder that it lies in is not followed"
 AGAIN = "a link to a folder that is read where it lies is not followed"
 AWAY = "a link out of the class folder is not followed; put the images themselves there"
+NOWHERE = "a link that leads nowhere"
 TWICE = "the same folder as"
 Met = dict[Path, Path]  # each folder that was read, without links: the path it was read by
 
@@ -73,7 +74,11 @@ def why_not_entered(path: Path, real_top: Path, met: Met, away: bool) -> str | N
 
 def is_link(one: Skipped) -> bool:
     """Whether it was left out because of a link."""
-    return one.why in (BACK, AGAIN, AWAY) or one.why.startswith(TWICE)
+    return one.why in (BACK, AGAIN, AWAY, NOWHERE) or one.why.startswith(TWICE)
+
+
+def leads_nowhere(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def real(path: Path) -> Path:

@@ -39,8 +39,9 @@ def _of_csv(source: Path, wanted: Sequence[str]) -> Columns:
         with source.open(newline="", encoding="utf-8-sig") as stream:
             first = stream.readline(LONGEST)
             stream.seek(0)
-            rows = _rows(stream, max(DELIMITERS, key=first.count))
+            rows = _rows(source, stream, max(DELIMITERS, key=first.count))
             names = [name.strip() for name in next(rows, [])]
+            _require_once(source, names, wanted)
             place = {name: column for column, name in enumerate(names)}
             texts: dict[str, list[str]] = {name: [] for name in wanted if name in place}
             for row in rows:
@@ -52,7 +53,13 @@ def _of_csv(source: Path, wanted: Sequence[str]) -> Columns:
     return Columns(names, texts)
 
 
-def _rows(stream: IO[str], delimiter: str) -> Iterator[list[str]]:
+def _require_once(source: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a column that is asked for and stands twice: nobody knows which is meant."""
+    if twice := [name for name in wanted if names.count(name) > 1]:
+        raise DafuseError(f"{source} has two columns {twice[0]!r}: rename or delete one of them")
+
+
+def _rows(source: Path, stream: IO[str], delimiter: str) -> Iterator[list[str]]:
     """The first row, and all others that are not empty; a row does not go on without end."""
     length = 0  # of the row that is read
 
@@ -61,7 +68,10 @@ def _rows(stream: IO[str], delimiter: str) -> Iterator[list[str]]:
         while line := stream.readline(LONGEST):
             length += len(line)
             if length >= LONGEST:
-                raise csv.Error(f"a row has {LONGEST:,} characters or more")
+                raise DafuseError(
+                    f"{source} has a row of {LONGEST:,} characters or more: look for a quotation "
+                    "mark that is never closed"
+                )
             yield line
 
     for number, row in enumerate(csv.reader(lines(), delimiter=delimiter)):
@@ -80,12 +90,15 @@ def _of_parquet(source: Path, wanted: Sequence[str]) -> Columns:
     try:
         with parquet.ParquetFile(source) as file:
             names = list(file.schema_arrow.names)
+            _require_once(source, names, wanted)
             there = [name for name in wanted if name in names]
             text = [name for name in there if _is_text(file.schema_arrow, name)]
             _require_size(file.metadata, there, source.stat().st_size)
         # a text that stands in many rows is read once
         with parquet.ParquetFile(source, read_dictionary=text) as file:
             return Columns(names, _texts_of(file, there, source.stat().st_size))
+    except DafuseError:
+        raise
     except Exception as error:  # damaged files make pyarrow raise almost anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DafuseError(f"{source} is not a readable parquet file: {reason}") from error

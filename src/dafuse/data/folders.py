@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dafuse.data.below import HIDDEN, Met, images_below, is_link, real, unreadable, why_not_entered
+from dafuse.data.below import (
+    HIDDEN,
+    NOWHERE,
+    Met,
+    images_below,
+    is_link,
+    leads_nowhere,
+    real,
+    unreadable,
+    why_not_entered,
+)
 from dafuse.data.dataset import Dataset
 from dafuse.data.formats import looks_like_an_image, readable_suffixes
 from dafuse.data.listed import Listed, Part, Skipped, in_few_lines
@@ -137,6 +147,9 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
             "put the images of each class into a folder named after the class"
         )
     skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
+    skipped += [
+        Skipped(str(path), NOWHERE) for path in sorted(top.iterdir()) if leads_nowhere(path)
+    ]
     skipped += _hidden_in(top)
     files: dict[str, list[Path]] = {}
     met: Met = {}

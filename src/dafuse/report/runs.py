@@ -233,6 +233,11 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
     if not os.path.lexists(folder / "config.json"):
         raise DafuseError(f"{folder} is not a run folder: it has no config.json")
     if not os.path.lexists(folder / "results.json"):
+        if _has_checkpoint(folder):
+            raise NoResultsYet(
+                f"{folder} has a checkpoint, but no results.json: start its run again, which "
+                "writes it anew"
+            )
         raise NoResultsYet(f"{folder} has no results yet: no task is finished")
     config = _read(folder / "config.json", "config")
     _require(folder / "config.json", config, Keys({"config": CONFIG}, {"hash": WORD}))
@@ -245,9 +250,8 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
     try:
         matrix, others = accuracy_matrices(results)
     except ValueError as error:
-        raise DafuseError(
-            f"{folder / 'results.json'} does not hold together: {error}; {_again(folder)}"
-        ) from None
+        file = folder / "results.json"
+        raise DafuseError(f"{file} does not hold together: {error}; {_again(file)}") from None
     declared = results.get("method", {})
     return RunResult(
         folder,
@@ -308,7 +312,7 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
     has_config, has_results = (
         os.path.lexists(folder / name) for name in ("config.json", "results.json")
     )
-    if has_config or has_results:
+    if has_config or has_results or _has_checkpoint(folder):
         yield folder
     if has_config:
         return
@@ -318,14 +322,13 @@ def _run_folders(folder: Path, visited: set[str]) -> Iterator[Path]:
 
 
 def _read(path: Path, *keys: str) -> dict[str, Any]:
-    content = read_sealed(path, _again(path.parent), path.parent)
+    content = read_sealed(path, _again(path), path.parent)
     missing = [
         key for key in ("format", *keys) if not isinstance(content, dict) or key not in content
     ]
     if missing:
         raise DafuseError(
-            f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}; "
-            f"{_again(path.parent)}"
+            f"{path} was not written by a dafuse run: it lacks {', '.join(missing)}; {_again(path)}"
         )
     if content["format"] != FORMAT:
         raise DafuseError(
@@ -341,10 +344,16 @@ def _require(path: Path, content: dict[str, Any], shape: Shape) -> None:
         require_shape(content, shape)
     except ValueError as error:
         raise DafuseError(
-            f"{path} was not written by a dafuse run: {error}; {_again(path.parent)}"
+            f"{path} was not written by a dafuse run: {error}; {_again(path)}"
         ) from None
 
 
-def _again(folder: Path) -> str:
+def _has_checkpoint(folder: Path) -> bool:
+    return any((folder / "checkpoints").glob("task-*.json"))
+
+
+def _again(file: Path) -> str:
     """What to do about a run's file that cannot be reported."""
-    return f"delete {folder}, or start its run again, which writes results.json anew"
+    if file.name == "results.json":
+        return f"delete {file.parent}, or start its run again, which writes results.json anew"
+    return f"delete {file.parent} to run it again"
