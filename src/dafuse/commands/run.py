@@ -40,16 +40,23 @@ def main(arguments: list[str]) -> None:
 def parse(arguments: list[str]) -> RunConfig:
     """The resolved configuration, or one line that says what is wrong with it."""
     recipe: dict[str, Any] = {}
+    name = ""
     if arguments and not arguments[0].startswith("-"):
-        recipe = read_recipe(arguments[0])
-        arguments = arguments[1:]
+        name, *arguments = arguments
+        recipe = read_recipe(name)
     arguments = [_spell_out(argument) for argument in arguments]
     chosen = {key: _last_value(arguments, f"--{key}.name") for key in NAMED}
     parser = _parser(
         chosen["method"] or recipe.get("method", {}).get("name", "daf"),
         chosen["data"] or recipe.get("data", {}).get("name", "glyphs"),
     )
-    arguments = _as_arguments(recipe, chosen) + arguments
+    kept = _kept(recipe, chosen)
+    for key in kept:
+        if f"--{key}" not in parser._option_string_actions:
+            known = [option[2:] for option in parser._option_string_actions]
+            hint = did_you_mean(key, known)
+            raise DafuseError(f"the recipe {name} has {key!r}, which is no option{hint}")
+    arguments = _as_arguments(kept) + arguments
     for argument in arguments:  # the parser reads values as YAML
         key, equals, value = argument.partition("=")
         named = equals and key.startswith("--")
@@ -92,19 +99,22 @@ def expected(recipe: Path) -> dict[str, Any]:
     return found
 
 
-def _as_arguments(recipe: dict[str, Any], chosen: dict[str, str | None]) -> list[str]:
-    """The recipe as if it stood before what was typed, so that it is checked the same way.
+def _kept(recipe: dict[str, Any], chosen: dict[str, str | None]) -> dict[str, Any]:
+    """Return the recipe's options, but those of a method or data set where another is chosen."""
+    return flatten(
+        {
+            key: value
+            for key, value in recipe.items()
+            if key not in NAMED or chosen[key] in (None, value.get("name"))
+        }
+    )
 
-    The options of the recipe's method or data set are left out where another one is chosen.
-    """
-    kept = {
-        key: value
-        for key, value in recipe.items()
-        if key not in NAMED or chosen[key] in (None, value.get("name"))
-    }
+
+def _as_arguments(options: dict[str, Any]) -> list[str]:
+    """Write options as if they were typed, so that they are checked the same way."""
     return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in flatten(kept).items()
+        for key, value in options.items()
     ]
 
 
