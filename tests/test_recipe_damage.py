@@ -1,5 +1,6 @@
 """Recipes that nobody should write: each is refused in a sentence, whatever is wrong with it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,20 @@ def test_what_is_no_file_is_no_recipe(tmp_path: Path) -> None:
     for name in (str(tmp_path), "/dev/zero", "a\0b", "x" * 200):
         with pytest.raises(DafuseError, match="no recipe"):
             parse([name])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("seed: x", "seed must be a whole number, not x"),
+        ("method: {name: daf, alpha: much}", "method.alpha must be a number, not much"),
+        (
+            "method: {name: daf, rule: best}",
+            "method.rule must be one of dynamic, static, last, mean, not best",
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_in_words(tmp_path: Path, recipe: str, said: str) -> None:
+    (tmp_path / "a.yaml").write_text(recipe)
+    with pytest.raises(DafuseError, match=f"^{re.escape(said)}; see "):
+        parse([str(tmp_path / "a.yaml")])

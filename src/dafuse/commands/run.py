@@ -6,6 +6,7 @@ What the command line says wins over what the recipe says.
 """
 
 import json
+import re
 from argparse import SUPPRESS
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,12 @@ from dafuse.report.runs import load_run
 RECIPES = Path(__file__).parent.parent / "recipes"
 NAMED = ("method", "data")  # options that are a name with options of its own
 LISTED = {"method": "methods", "data": "data"}
+TYPES = {  # as jsonargparse names them
+    "<class 'int'>": "a whole number",
+    "<class 'float'>": "a number",
+    "<class 'bool'>": "true or false",
+    "<class 'str'>": "text",
+}
 NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
 
 
@@ -144,7 +151,20 @@ def _parser(method: str, data: str) -> ArgumentParser:
 class _OneLineErrors(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> None:
         options = [option for action in self._actions for option in action.option_strings]
-        raise mistyped(" ".join(message.split()), options, "dafuse run --method NAME --help")
+        message = in_words(" ".join(message.split()))
+        raise mistyped(message, options, "dafuse run --method NAME --help")
+
+
+def in_words(message: str) -> str:
+    """What jsonargparse says of a value of the wrong type, without Python's names of types."""
+    wrong = re.fullmatch(r'Parser key "(.+?)": Expected an? (.+?)\. Got value: (.*)', message)
+    if wrong is None:
+        return message
+    key, expected, value = wrong.groups()
+    choices = re.fullmatch(r"typing\.Literal\[(.+)\]", expected)
+    if choices is not None:
+        expected = "one of " + choices[1].replace("'", "")
+    return f"{key} must be {TYPES.get(expected, expected)}, not {value}"
 
 
 def _spell_out(argument: str) -> str:
