@@ -11,7 +11,7 @@ from dafuse.engine.results import CONFIG
 from dafuse.errors import DafuseError
 from dafuse.shapes import require_shape
 
-# what does not change a result, so that a run may go on with another value
+# options that do not change a result: a run may continue with other values
 NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
 # each kind of stream, and the options that it alone has
 STREAMS: dict[str, tuple[str, ...]] = {
@@ -42,23 +42,23 @@ class RunConfig:
         stream: how images come: in tasks; or in batches that are seen once, with classes in the
             order of the tasks (online), some of them spread over the stream (blurry, as in
             Si-Blurry), or all coming back with new images (repeated)
-        points: of a stream without tasks: how often it is tested; null means as often as there
-            would be tasks
-        observed_batch: of a stream without tasks: images in a batch
-        disjoint_share: of a blurry stream: share of the classes whose images come in one segment
-        blurry_share: of a blurry stream: share of the other classes' images that is spread over
-            all segments
-        visits: of a repeated stream: in how many segments each class comes
-        seed: decides the class order, the initialisation, the augmentation, everything
-        precision: of the network's arithmetic
+        points: how often a stream without tasks is tested; null means as often as there would be
+            tasks
+        observed_batch: images in a batch of a stream without tasks
+        disjoint_share: share of a blurry stream's classes whose images come in one segment
+        blurry_share: share of the other classes' images that is spread over all segments
+        visits: in how many segments of a repeated stream each class comes
+        seed: decides the class order, the init, the augmentation, everything
+        precision: number format of the network's arithmetic
         device: where it runs; auto takes a GPU if there is one
         compiled: compile the network (seconds of delay, then faster); null means on a GPU only
         deterministic: bit-identical repeats on a GPU too, slower (on a CPU they always are)
         workers: threads that decode, processes that stream
-        memory_gb: for decoded images; more than that streams; null means half of what is free
-        record: keep what each task's training gave, for runs with replay
-        replay: folder of a run with record that trained the same way: what it kept is not trained
-            again; only what comes after training may differ
+        memory_gb: memory for decoded images; what does not fit is read again each time; null means
+            half of what is free
+        record: keep the results of each task's training, for runs with replay
+        replay: folder of a run with record that trained the same way; its training is not repeated,
+            and only what comes after training may differ
         out: the run's folder; null means one named after the configuration, under runs/
     """
 
@@ -88,7 +88,7 @@ class RunConfig:
     out: str | None = None
 
     def asked(self) -> dict[str, Any]:
-        """What the run's folder holds: all of it but options of other kinds of stream.
+        """Return what the run's folder holds: everything but options of other kinds of stream.
 
         A run is told as it was before there were other streams, or later options of its method,
         where it has none of them, and keeps its hash.
@@ -101,7 +101,7 @@ class RunConfig:
         return {key: value for key, value in asked.items() if key not in other}
 
     def hash(self) -> str:
-        """SHA-256 of everything that may change the result."""
+        """Return the SHA-256 of everything that may change the result."""
         relevant = {k: v for k, v in self.asked().items() if k not in NOT_IN_HASH}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
 
@@ -109,13 +109,13 @@ class RunConfig:
         return Path("runs") / self.name() if self.out is None else Path(self.out)
 
     def name(self) -> str:
-        """Another one for each configuration."""
+        """Return a folder that no other configuration has."""
         data = Path(self.data["name"]).name
         return f"{self.method['name']}-{data}-seed{self.seed}-{self.hash()[:8]}"
 
 
 def saved_config(content: Any, folder: object) -> RunConfig:
-    """The configuration that a run's folder holds."""
+    """Return the configuration that a run's folder holds."""
     try:
         config = RunConfig(**content)
         require_shape(asdict(config), CONFIG)
@@ -127,13 +127,13 @@ def saved_config(content: Any, folder: object) -> RunConfig:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Key, old and new value wherever two flat configurations differ."""
+    """Return key, old and new value wherever two flat configurations differ."""
     keys = sorted(old.keys() | new.keys())
     return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots, as the command line spells them."""
+    """Join nested keys by dots, as the command line spells them."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= (

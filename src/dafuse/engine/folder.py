@@ -1,4 +1,4 @@
-"""The run's folder: what is written there, in which order, and what a killed run finds again.
+"""A run's folder: what is written there, in which order, and how a killed run continues.
 
     config.json       the resolved configuration and its hash
     provenance.json   command, versions, device, weights, data
@@ -115,7 +115,7 @@ class RunFolder:
         write_sealed(self.path / "results.json", results, self.path)
 
     def latest(self) -> Checkpoint | None:
-        """The last checkpoint that was written whole."""
+        """Return the last checkpoint that was written whole."""
         for record_file in reversed(self._records()):
             record = read_sealed(record_file, self.anew, self.path)
             _check_format(record, record_file)
@@ -136,7 +136,7 @@ class RunFolder:
                 old.unlink()
 
     def _tensors(self, file: Path, sha256: str) -> dict[str, Tensor]:
-        """A checkpoint's tensors; refuse other bytes than those that were written."""
+        """Read a checkpoint's tensors; refuse other bytes than those that were written."""
         try:
             data = read_inside(file, self.path)
             if hashlib.sha256(data).hexdigest() == sha256:
@@ -146,7 +146,7 @@ class RunFolder:
         raise DafuseError(f"{file} is damaged or missing; {self.anew}")
 
     def _require(self, file: Path, content: Any, shape: Shape) -> None:
-        """Refuse what is not as a run writes it."""
+        """Refuse JSON that no run would write."""
         try:
             require_shape(content, shape)
             if shape is CHECKPOINT:
@@ -160,7 +160,7 @@ class RunFolder:
 
     @property
     def anew(self) -> str:
-        """What to do about a checkpoint that cannot be gone on from."""
+        """Say what to do about a checkpoint from which no run can continue."""
         return f"delete {self.path / 'checkpoints'} to start the run again from its first task"
 
     def _records(self) -> list[Path]:
@@ -172,7 +172,7 @@ class RunFolder:
         raise DafuseError(f"another process is running in {self.path}")
 
     def _claim(self, config: dict[str, Any], config_hash: str) -> None:
-        """Write the configuration or find the same one; another's finished tasks stay."""
+        """Write the configuration, or find the same one; refuse to mix two runs."""
         file = self.path / "config.json"
         saved: dict[str, Any] = {"hash": None}
         if file.exists():
@@ -200,7 +200,7 @@ def _check_format(content: Any, file: Path) -> None:
 
 
 def _flat(config: Any) -> dict[str, Any]:
-    """A saved configuration by keys joined by dots; nothing, where it is none."""
+    """Return a saved configuration by keys joined by dots; nothing if it is not one."""
     try:
         return flatten(config)
     except (AttributeError, TypeError, RecursionError):
@@ -208,7 +208,7 @@ def _flat(config: Any) -> dict[str, Any]:
 
 
 def _without_nan(value: Any) -> Any:
-    """What strict JSON can hold: null where there is no number."""
+    """Replace NaN by null, which strict JSON can hold."""
     if isinstance(value, dict):
         return {key: _without_nan(part) for key, part in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value

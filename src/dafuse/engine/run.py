@@ -33,7 +33,7 @@ from dafuse.progress import Progress
 
 @dataclass
 class Bench:
-    """What several runs can share: the device, the network, the decoded data."""
+    """The device, the network and the decoded data, which several runs can share."""
 
     fabric: Fabric
     network: Network
@@ -41,7 +41,7 @@ class Bench:
 
 
 def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
-    """Open everything a run needs; whatever is wrong with the input is said here."""
+    """Open everything that a run needs; all errors in its input are raised here."""
     progress = progress or Progress()
     _check_numbers(config)
     network = build_backbone(config.backbone, config.normalize)
@@ -64,7 +64,7 @@ def require_suitable(config: RunConfig, network: Network) -> None:
 
 
 def resolved(config: RunConfig) -> RunConfig:
-    """The configuration with every default filled in, as the command line would have it."""
+    """Fill in every default of the configuration, as the command line would."""
     require_possible(config)
     name, options = _split_name(config.method)
     method = {"name": name, **methods.with_defaults(name, options)}
@@ -81,7 +81,7 @@ def resolved(config: RunConfig) -> RunConfig:
 
 
 def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
-    """Run to the end, or go on where an earlier start of the same run stopped; its folder."""
+    """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)
     step = "task" if config.stream == "tasks" else "point"
     with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
@@ -138,7 +138,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
 def _load(
     method: Method, done: Checkpoint, stream: Stream, trainer: Trainer, folder: RunFolder
 ) -> None:
-    """Go on from a checkpoint; refuse one of another stream or of another method."""
+    """Continue from a checkpoint; refuse one of another stream or another method."""
     about = {"tasks_total": len(stream), "classes": stream.classes, "task_sizes": stream.sizes}
     fits = all(done.results[key] == value for key, value in about.items())
     state = {k: t.to(trainer.device) for k, t in done.state.items()}
@@ -187,7 +187,7 @@ def _record(
     evaluation: Evaluation,
     diagnosis: dict[str, Any],
 ) -> None:
-    """Add a task to the results; the matrix's counts are shared with them."""
+    """Add a task to the results, whose counts are the matrix's own lists."""
     results["status"] = "finished" if task.number == tasks else "running"
     results["confusion"] = evaluation.confusion.tolist()
     results["method"] = {
