@@ -1,4 +1,8 @@
-"""SIGKILL at any moment, and before and in the midst of every call that changes the disk."""
+"""SIGKILL at any moment, and before and in the midst of every call that changes the disk.
+
+Seeds with an odd number walk through the calls of the quick commands, one after the other, so that
+a thousand seeds in a row kill each command at each of its calls. All else is drawn.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +18,7 @@ from faults.world import World
 
 AT_ANY_MOMENT = 0.25  # share of the kills that wait for no call
 KILLED: list[Change | Research] = [*CHANGES, *RESEARCH]
+WALKED = [change for change in CHANGES if change.share == 1]
 
 
 class Kills:
@@ -25,13 +30,19 @@ class Kills:
 
     def trials(self, seed: int) -> Iterator[Trial]:
         random = Random(seed)
-        (change,) = random.choices(KILLED, [one.share for one in KILLED])
-        yield self.killed(change, random, seed)
+        if seed % 2:
+            lap, turn = divmod(seed // 2, len(WALKED))
+            yield self.killed(WALKED[turn], random, seed, lap)
+        else:
+            (change,) = random.choices(KILLED, [one.share for one in KILLED])
+            yield self.killed(change, random, seed)
 
-    def killed(self, change: Change | Research, random: Random, seed: int) -> Trial:
-        """Kill this command once, at a moment that is drawn."""
+    def killed(
+        self, change: Change | Research, random: Random, seed: int, call: int | None = None
+    ) -> Trial:
+        """Kill this command once: at this call of the disk, or at a moment that is drawn."""
         known = self._of(change)
-        fault = _fault(random, known)
+        fault = _fault(random, known, call)
         there = known.fresh()
         fault.below = str(there)
         try:
@@ -53,7 +64,9 @@ class Kills:
         return self._known[change]
 
 
-def _fault(random: Random, known: Known | KnownResearch) -> Fault:
+def _fault(random: Random, known: Known | KnownResearch, call: int | None) -> Fault:
+    if call is not None:
+        return Dying("", 1 + call % len(known.calls), random.random() < 0.5)
     if random.random() < AT_ANY_MOMENT:
         return DyingAfter("", random.uniform(0, known.seconds))
     return Dying("", random.randint(1, len(known.calls)), random.random() < 0.5)
