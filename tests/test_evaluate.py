@@ -9,6 +9,7 @@ import torch
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.engine.evaluate import evaluate
+from dafuse.errors import DafuseError
 
 
 class Stubborn(SimpleNamespace):
@@ -32,6 +33,20 @@ def test_counts_now_and_among_the_classes_of_then() -> None:
     total = sum(found.total)
     sure = math.exp(2) / (2 + math.e + math.exp(2))
     assert found.calibration_error == pytest.approx(abs(sure - each[1] / total), abs=1e-6)
+
+
+def test_probabilities_that_are_no_numbers_are_refused_in_a_sentence() -> None:
+    """A method that diverged gives them, and a checkpoint that somebody changed."""
+
+    class Diverged(SimpleNamespace):
+        def predictions(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"": torch.full((len(images), 2), torch.nan)}
+
+    dataset = small_dataset([3, 3])
+    tests = [task.test for task in small_stream(dataset, [2])]
+    trainer: Any = small_trainer(dataset)
+    with pytest.raises(DafuseError, match="probabilities of the test images are not finite"):
+        evaluate(Diverged(), trainer, tests, 2)  # type: ignore[arg-type]
 
 
 def test_without_test_images_nothing_is_counted() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from dafuse.data.dataset import ImageSet
 from dafuse.engine.calibration import calibration_error
 from dafuse.engine.trainer import Trainer
+from dafuse.heads.arrays import check_finite
 from dafuse.methods.contract import Method
 
 
@@ -56,6 +57,7 @@ def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: 
     found = {name: _joined(part) for name, part in parts.items()}
     first, *others = found or {"": nothing}
     answers = found.get(first, nothing)
+    check_finite(answers.confidence_N, "the probabilities of the test images")
     confusion = np.bincount(images.labels * seen + answers.predicted_N, minlength=seen * seen)
     right_N = answers.predicted_N == images.labels
     return Evaluation(
