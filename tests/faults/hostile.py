@@ -1,6 +1,6 @@
 """A grammar of requests that nobody should send: every part is now right and now wrong.
 
-None bears the token, but for those that must be refused for another reason. None may change the
+A request has the token only where it must be refused for another reason. No request may change the
 model or be answered by a 500.
 """
 

@@ -55,9 +55,7 @@ class Trainer:
         at_once = 256 if on_gpu else 64
         self.forward = Forward(self.network, fabric, at_once, compiles, self.progress.say)
         self.gradient_batch = (  # images in a backward pass
-            fitting_batch(self.network, self.device, self.forward.dtype)
-            if self.device.type == "cuda"
-            else self.forward.at_once
+            fitting_batch(self.network, self.device, self.forward.dtype) if on_gpu else at_once
         )
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # number of images in each phase

@@ -104,7 +104,7 @@ class DualPrompt(Method):
         return linear_logits(feats_BD, self.weights_CE)
 
     def _new_expert(self, task: Task) -> tuple[nn.Parameter, nn.Parameter]:
-        """Return the task's prompt, initialised as the last task's, and its key, drawn anew."""
+        """Return the task's prompt, initialised as the last task's, and its newly drawn key."""
         start_1L2PD = self.experts_TL2PD[-1:].clone()
         if task.number == 1:
             start_1L2PD = self._start("expert", 1, *self.experts_TL2PD.shape[1:])

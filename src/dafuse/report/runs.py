@@ -236,7 +236,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
         if _has_checkpoint(folder):
             raise NoResultsYet(
                 f"{folder} has a checkpoint, but no results.json: start its run again, which "
-                "writes it anew"
+                "writes it again"
             )
         raise NoResultsYet(f"{folder} has no results yet: no task is finished")
     config = _read(folder / "config.json", "config")
@@ -355,5 +355,5 @@ def _has_checkpoint(folder: Path) -> bool:
 def _again(file: Path) -> str:
     """What to do about a run's file that cannot be reported."""
     if file.name == "results.json":
-        return f"delete {file.parent}, or start its run again, which writes results.json anew"
+        return f"delete {file.parent}, or start its run again, which writes results.json again"
     return f"delete {file.parent} to run it again"
