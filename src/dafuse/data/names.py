@@ -50,3 +50,12 @@ def taught_name(name: str) -> str:
         return name
     called = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
     raise DafuseError(f"no class can be called {called!r}: {wrong}")
+
+
+def require_taught_names(names: Iterable[str]) -> None:
+    """Refuse, by `ValueError`, names from a file that could not have been taught."""
+    for name in names:
+        try:
+            taught_name(name)
+        except DafuseError as error:
+            raise ValueError(error) from None

@@ -28,7 +28,7 @@ from dafuse.backbones.card import (
 )
 from dafuse.backbones.extractor import available_processors, computed, open_session
 from dafuse.data.images import UnreadableImage
-from dafuse.data.names import taught_name
+from dafuse.data.names import require_taught_names
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
@@ -220,10 +220,7 @@ def _require_names(classes: Any) -> None:
     for name in classes:
         if not isinstance(name, str):
             raise TypeError(f"the name of a class must be text, not {name!r}")
-        try:
-            taught_name(name)
-        except DafuseError as error:
-            raise ValueError(error) from None
+    require_taught_names(classes)
 
 
 class ExportedModel(Answering):

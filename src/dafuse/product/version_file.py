@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dafuse.backbones.card import read_preprocessing
-from dafuse.data.names import taught_name
+from dafuse.data.names import require_taught_names
 from dafuse.errors import DafuseError
 from dafuse.product.version import BackboneRecord, ClassRecord, Version, VersionRef
 from dafuse.shapes import (
@@ -123,11 +123,7 @@ def _check(version: Version) -> None:
     parent = version.parent
     _require(parent is None or parent.number < version.number, "its parent is no earlier version")
     read_preprocessing(asdict(version.backbone.preprocessing))
-    for record in version.classes:
-        try:
-            taught_name(record.name)
-        except DafuseError as error:
-            raise ValueError(error) from None
+    require_taught_names(version.names)
     ids = {record.id for record in version.classes}
     _require(len(ids) == len(version.classes), "two classes have the same id")
     _require(len(set(version.names)) == len(version.names), "two classes have the same name")
