@@ -15,7 +15,7 @@ import dafuse.commands.bench as command
 from conftest import small_vit
 from dafuse.benchmarks.flops import MatmulRate, forward_flops, training_flops
 from dafuse.benchmarks.plain_loop import plain_features
-from dafuse.benchmarks.rounds import Goal, Measured, Row, alternate, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, alternate, compared
 from dafuse.benchmarks.setting import DEIT_TINY, Setting, network, random_images
 from dafuse.errors import DafuseError
 
@@ -82,7 +82,7 @@ def test_goals_are_judged_by_ratio_or_value() -> None:
     assert met(Goal("ratio", least=3.1)) is False
     assert met(Goal("ratio", most=2.9)) is False
     assert met(Goal("value", least=5)) is True
-    assert Row("x", "s", Measured([1.0])).met is None
+    assert BenchRow("x", "s", Measured([1.0])).met is None
 
 
 def test_operations_are_those_that_torch_counts() -> None:
@@ -153,10 +153,10 @@ def test_what_is_kept_does_not_grow(quick: dict[str, Any]) -> None:
 def test_a_part_that_fails_is_said_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import dafuse.benchmarks.fisher as fisher
-    import dafuse.benchmarks.memory as memory
+    import dafuse.benchmarks.bench_fisher as fisher
+    import dafuse.benchmarks.bench_memory as memory
 
-    def breaks() -> list[Row]:
+    def breaks() -> list[BenchRow]:
         raise DafuseError("device cuda was asked for, but torch sees no CUDA device; try cpu")
 
     row = compared("works", "s", Measured([1.0, 3.0]))

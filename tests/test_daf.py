@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from conftest import small_dataset, small_stream, small_trainer
 from dafuse.backbones.adapter import Tensors
-from dafuse.engine.replay import Record
+from dafuse.engine.replay import Recording
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.rule import fuse
@@ -224,7 +224,7 @@ def test_a_recorded_run_keeps_fisher_whatever_its_own_rule(tmp_path: Path) -> No
     DAF(trainer=trainer, **options).learn(task)
     assert "fisher" not in trainer.seconds  # the rule itself needs none
     method = DAF(trainer=trainer, **options)
-    Record(None, tmp_path / "record", trainer.device).wrap(method)
+    Recording(None, tmp_path / "record", trainer.device).wrap(method)
     method.learn(task)
     assert "fisher" in trainer.seconds
     kept = {path.name for path in (tmp_path / "record").iterdir()}
@@ -236,11 +236,11 @@ def test_a_replayed_method_takes_what_is_recorded_and_adds_nothing(tmp_path: Pat
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
     options: dict[str, Any] = {"epochs": 1, "batch_size": 8, "align_epochs": 0}
     first, again = (DAF(trainer=trainer, **options) for _ in range(2))
-    Record(None, tmp_path / "record", trainer.device).wrap(first)
+    Recording(None, tmp_path / "record", trainer.device).wrap(first)
     first.learn(task)
     trainer.begin_task()
     (tmp_path / "record" / "per_sample-0001.safetensors").unlink()
-    Record(tmp_path / "record", None, trainer.device).wrap(again)
+    Recording(tmp_path / "record", None, trainer.device).wrap(again)
     again.learn(task)
     assert "train" not in trainer.seconds
     assert "fisher" in trainer.seconds  # measured at the recorded adapter, but not written

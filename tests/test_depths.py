@@ -8,8 +8,8 @@ from conftest import small_dataset, small_trainer
 from dafuse.backbones.depths import (
     DEPTHS,
     Depths,
+    FeaturePart,
     Level,
-    Part,
     levels_of_tokens,
     parts_of,
     place_of,
@@ -23,30 +23,34 @@ STAGES = [Level("mean", 8, 8), Level("mean", 16, 16), Level("pooled", 40, 32)]
 
 def test_the_parts_of_each_kind_are_as_told() -> None:
     twelve = levels_of_tokens(12, 192)
-    assert parts_of("last", twelve) == [Part(11, "cls", 192)]
+    assert parts_of("last", twelve) == [FeaturePart(11, "cls", 192)]
     assert parts_of("top", twelve) == [
-        Part(9, "cls", 192),
-        Part(10, "cls", 192),
-        Part(11, "cls", 192),
-        Part(11, "mean", 192),
+        FeaturePart(9, "cls", 192),
+        FeaturePart(10, "cls", 192),
+        FeaturePart(11, "cls", 192),
+        FeaturePart(11, "mean", 192),
     ]
     assert len(parts_of("all", twelve)) == 13
     moments = parts_of("moments", twelve)
     assert len(moments) == 27
-    assert moments[:3] == [Part(3, "cls", 192), Part(3, "mean", 192), Part(3, "std", 192)]
+    assert moments[:3] == [
+        FeaturePart(3, "cls", 192),
+        FeaturePart(3, "mean", 192),
+        FeaturePart(3, "std", 192),
+    ]
     alone = parts_of("moments", levels_of_tokens(1, 4))
-    assert alone == [Part(0, "cls", 4), Part(0, "mean", 4), Part(0, "std", 4)]
+    assert alone == [FeaturePart(0, "cls", 4), FeaturePart(0, "mean", 4), FeaturePart(0, "std", 4)]
 
 
 def test_levels_may_have_unequal_widths() -> None:
-    assert parts_of("last", STAGES) == [Part(2, "pooled", 40)]
+    assert parts_of("last", STAGES) == [FeaturePart(2, "pooled", 40)]
     assert width_of(parts_of("last", STAGES)) == 40
     for depths in ("top", "all"):
         assert parts_of(depths, STAGES) == [
-            Part(0, "mean", 8),
-            Part(1, "mean", 16),
-            Part(2, "pooled", 40),
-            Part(2, "mean", 32),
+            FeaturePart(0, "mean", 8),
+            FeaturePart(1, "mean", 16),
+            FeaturePart(2, "pooled", 40),
+            FeaturePart(2, "mean", 32),
         ]
     moments = parts_of("moments", STAGES)
     assert width_of(moments) == 8 + 8 + 16 + 16 + 40 + 32 + 32
@@ -54,14 +58,14 @@ def test_levels_may_have_unequal_widths() -> None:
 
 def test_a_mean_that_stands_for_the_whole_is_read_once() -> None:
     assert parts_of("moments", STAGES)[:4] == [
-        Part(0, "mean", 8),
-        Part(0, "std", 8),
-        Part(1, "mean", 16),
-        Part(1, "std", 16),
+        FeaturePart(0, "mean", 8),
+        FeaturePart(0, "std", 8),
+        FeaturePart(1, "mean", 16),
+        FeaturePart(1, "std", 16),
     ]
     means = [Level("mean", 8, 8), Level("mean", 16, 16)]
-    assert parts_of("last", means) == [Part(1, "mean", 16)]
-    assert parts_of("all", means) == [Part(0, "mean", 8), Part(1, "mean", 16)]
+    assert parts_of("last", means) == [FeaturePart(1, "mean", 16)]
+    assert parts_of("all", means) == [FeaturePart(0, "mean", 8), FeaturePart(1, "mean", 16)]
     for depths in DEPTHS:
         parts = parts_of(depths, means)
         assert len(set(parts)) == len(parts)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from conftest import HEAVY, PREPROCESSING, clean_environment, small_dataset, small_vit
 from dafuse.backbones.card import SEAL, sealed_onnx
-from dafuse.backbones.depths import DEPTHS, Depths, Part
+from dafuse.backbones.depths import DEPTHS, Depths, FeaturePart
 from dafuse.backbones.extractor import Extractor, embedded_graph
 from dafuse.backbones.graph import graph
 from dafuse.backbones.load import load_backbone
@@ -108,7 +108,10 @@ def test_an_extractor_says_what_it_is(embedded: Extractor, small_file: Path) -> 
     assert (embedded.pixels, embedded.width, embedded.depth) == (128, vit.width, vit.depth)
     small = Extractor(small_file)
     assert (small.tag, small.preprocessing, small.depth) == ("small", PREPROCESSING, 3)
-    assert small.parts("top") == [*(Part(n, "cls", 24) for n in range(3)), Part(2, "mean", 24)]
+    assert small.parts("top") == [
+        *(FeaturePart(n, "cls", 24) for n in range(3)),
+        FeaturePart(2, "mean", 24),
+    ]
     assert small.threads >= 1
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from conftest import save_arrays, small_dataset
 from dafuse.engine import trainer
 from dafuse.engine.config import RunConfig
-from dafuse.engine.replay import Record
+from dafuse.engine.replay import Recording
 from dafuse.engine.run import Bench, prepare, run
 from dafuse.errors import DafuseError
 from dafuse.files import read_json
@@ -115,9 +115,9 @@ def test_bad_records_are_named(
 def test_a_changed_bit_of_a_record_is_refused(tmp_path: Path) -> None:
     device = torch.device("cpu")
     tensors = {"b": torch.randn(3, 5), "a": torch.arange(4), "half": torch.ones(2).bfloat16()}
-    Record(None, tmp_path, device).kept("training", 0, lambda: tensors)
+    Recording(None, tmp_path, device).kept("training", 0, lambda: tensors)
     (file,) = tmp_path.iterdir()
-    data, record = file.read_bytes(), Record(tmp_path, None, device)
+    data, record = file.read_bytes(), Recording(tmp_path, None, device)
 
     def read() -> dict[str, torch.Tensor]:
         return record.kept("training", 0, lambda: pytest.fail("the record was not read"))

@@ -10,7 +10,7 @@ from onnx.external_data_helper import set_external_data
 from safetensors.numpy import save
 
 from dafuse.backbones.card import INPUT, BackboneCard, sealed_onnx
-from dafuse.backbones.depths import DEPTHS, Part, levels_of_tokens, parts_of, width_of
+from dafuse.backbones.depths import DEPTHS, FeaturePart, levels_of_tokens, parts_of, width_of
 from dafuse.data.preprocessing import Preprocessing
 
 SIDE, LEVELS, WIDTH, HIDDEN = 32, 4, 8, 256
@@ -20,7 +20,7 @@ def write_eye(file: Path, beside: bool = False) -> Path:
     """A network of random weights, inside the file or beside it in a .safetensors file."""
     rng = np.random.default_rng(0)
     levels = levels_of_tokens(LEVELS, WIDTH)
-    parts: dict[str, list[Part]] = {depths: parts_of(depths, levels) for depths in DEPTHS}
+    parts: dict[str, list[FeaturePart]] = {depths: parts_of(depths, levels) for depths in DEPTHS}
     weights = {"wide": rng.normal(size=(3 * 8 * 8, HIDDEN)).astype(np.float32) / 8}
     for depths, read in parts.items():
         weights[depths] = rng.normal(size=(HIDDEN, width_of(read))).astype(np.float32)

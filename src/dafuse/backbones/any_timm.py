@@ -14,7 +14,7 @@ from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 
 
-class Seen(NamedTuple):
+class NetworkOutput(NamedTuple):
     """The levels and the output of a network for a batch."""
 
     levels: list[tuple[Tensor, Tensor | None]]  # positions [B, N, D], class token [B, D]
@@ -85,14 +85,14 @@ class AnyTimm(Network):
 
     def walk(
         self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None = None
-    ) -> Seen:
+    ) -> NetworkOutput:
         """Return all levels, and the network's output."""
         if attached is not None:
             raise TypeError(f"nothing can be attached to {self.tag}")
         more = {"return_prefix_tokens": True} if self._has_prefix else {}
         last, found = self.timm.forward_intermediates(images_B3HW, **more)
         levels = [(positions_of(grid), cls) for grid, cls in map(self._grid_and_cls, found)]
-        return Seen(levels, self.pool(last))
+        return NetworkOutput(levels, self.pool(last))
 
     def pool(self, last: Tensor) -> Tensor:
         """Return the input of the network's own classifier, given the last level."""

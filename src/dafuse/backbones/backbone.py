@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from dafuse.backbones.depths import Depths, Part
+from dafuse.backbones.depths import Depths, FeaturePart
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 
@@ -38,7 +38,7 @@ class Backbone(Protocol):
     def stages(self) -> list[tuple[int, int]]:
         """For each stage, the number of blocks with a place for an adapter, and their width."""
 
-    def parts(self, depths: Depths) -> list[Part]:
+    def parts(self, depths: Depths) -> list[FeaturePart]:
         """Return the parts that make up the features of these depths, in order."""
 
     def width_at(self, depths: Depths) -> int:

@@ -12,7 +12,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, get_args
 
-from dafuse.backbones.depths import Part, What
+from dafuse.backbones.depths import FeaturePart, What
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Preprocessing
 from dafuse.errors import DafuseError
 
@@ -49,7 +49,7 @@ class BackboneCard:
     preprocessing: Preprocessing
     width: int  # columns of the feature for the whole image at the last level
     depth: int  # number of levels
-    parts: dict[str, list[Part]]  # the parts of each output, in order
+    parts: dict[str, list[FeaturePart]]  # the parts of each output, in order
     made_by: str  # the version of dafuse
 
     def properties(self) -> dict[str, str]:
@@ -81,11 +81,11 @@ def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneC
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
 
 
-def _part(level: int, what: What, width: int) -> Part:
+def _part(level: int, what: What, width: int) -> FeaturePart:
     require_counts({"level": level + 1, "width": width}, "level", "width")
     if what not in get_args(What):
         raise ValueError(f"what is read must be one of {', '.join(get_args(What))}, not {what!r}")
-    return Part(level, what, width)
+    return FeaturePart(level, what, width)
 
 
 def require_fits(tag: str, size: int, instead: str = "") -> None:

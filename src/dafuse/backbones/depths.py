@@ -16,7 +16,7 @@ What = Literal["cls", "pooled", "mean", "std"]
 WHOLE: tuple[What, ...] = ("cls", "pooled")  # from the network, not averaged here
 
 
-class Part(NamedTuple):
+class FeaturePart(NamedTuple):
     """A vector read at one level."""
 
     level: int
@@ -32,7 +32,7 @@ class Level(NamedTuple):
     width: int  # columns of a token
 
 
-def parts_of(depths: Depths, levels: Sequence[Level]) -> list[Part]:
+def parts_of(depths: Depths, levels: Sequence[Level]) -> list[FeaturePart]:
     """Return the parts to read from a network with these levels, in order.
 
     - last: the vector for the whole image at the last level;
@@ -42,11 +42,11 @@ def parts_of(depths: Depths, levels: Sequence[Level]) -> list[Part]:
     """
     last = len(levels) - 1
 
-    def whole(number: int) -> Part:
-        return Part(number, levels[number].whole, levels[number].whole_width)
+    def whole(number: int) -> FeaturePart:
+        return FeaturePart(number, levels[number].whole, levels[number].whole_width)
 
-    def tokens(number: int, what: What) -> Part:
-        return Part(number, what, levels[number].width)
+    def tokens(number: int, what: What) -> FeaturePart:
+        return FeaturePart(number, what, levels[number].width)
 
     if depths == "last":
         return [whole(last)]
@@ -64,11 +64,11 @@ def levels_of_tokens(depth: int, width: int) -> list[Level]:
     return [Level("cls", width, width)] * depth
 
 
-def place_of(part: Part, parts: Sequence[Part]) -> slice:
+def place_of(part: FeaturePart, parts: Sequence[FeaturePart]) -> slice:
     """Return the columns of this part among these parts."""
     start = sum(before.width for before in parts[: parts.index(part)])
     return slice(start, start + part.width)
 
 
-def width_of(parts: Sequence[Part]) -> int:
+def width_of(parts: Sequence[FeaturePart]) -> int:
     return sum(part.width for part in parts)

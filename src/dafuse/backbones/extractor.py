@@ -22,7 +22,7 @@ from dafuse.backbones.card import (
     read_backbone_card,
     require_sealed_onnx,
 )
-from dafuse.backbones.depths import Depths, Part, width_of
+from dafuse.backbones.depths import Depths, FeaturePart, width_of
 from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
 from dafuse.data.images import UnreadableImage
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
@@ -89,7 +89,7 @@ class Extractor:
         """The side of the square that the network takes."""
         return self.preprocessing.size
 
-    def parts(self, depths: Depths) -> list[Part]:
+    def parts(self, depths: Depths) -> list[FeaturePart]:
         """Return the parts that make up the features of these depths, in order."""
         if depths not in self._card.parts:
             names = ", ".join(self._card.parts)

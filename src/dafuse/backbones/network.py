@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.backbone import Need
-from dafuse.backbones.depths import Depths, Level, Part, parts_of, width_of
+from dafuse.backbones.depths import Depths, FeaturePart, Level, parts_of, width_of
 from dafuse.data.preprocessing import Preprocessing
 
 
@@ -51,7 +51,7 @@ class Network(nn.Module, ABC):
         """The approximate squared length of these features."""
         return float(self.width)
 
-    def parts(self, depths: Depths) -> list[Part]:
+    def parts(self, depths: Depths) -> list[FeaturePart]:
         """Return the parts that make up the features of these depths, in order."""
         return parts_of(depths, self.levels)
 
@@ -111,7 +111,7 @@ class Network(nn.Module, ABC):
         return copy
 
 
-def _values(part: Part, whole_BD: Tensor, tokens_BND: Tensor) -> Tensor:
+def _values(part: FeaturePart, whole_BD: Tensor, tokens_BND: Tensor) -> Tensor:
     """Return a part [B, D] of a level."""
     if part.what == "mean":
         return tokens_BND.mean(1)

@@ -10,7 +10,7 @@ from timm.models.convnext import ConvNeXt, ConvNeXtBlock
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 
-from dafuse.backbones.any_timm import AnyTimm, Seen, positions_of
+from dafuse.backbones.any_timm import AnyTimm, NetworkOutput, positions_of
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.backbone import Need
 from dafuse.data.preprocessing import Preprocessing
@@ -36,13 +36,13 @@ class Staged(AnyTimm):
 
     def walk(
         self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None = None
-    ) -> Seen:
+    ) -> NetworkOutput:
         walk = self._walk_convnext if self._is_convnext else self._walk_swin
         return walk(images_B3HW, attached, prompts)
 
     def _walk_convnext(
         self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None
-    ) -> Seen:
+    ) -> NetworkOutput:
         x_BDHW = _per_position(attached, self.timm.stem(images_B3HW), prompts)
         levels: list[tuple[Tensor, Tensor | None]] = []
         layer = 0
@@ -55,11 +55,11 @@ class Staged(AnyTimm):
                     x_BDHW = x_BDHW + beside.permute(0, 3, 1, 2)
                 layer += 1
             levels.append((positions_of(x_BDHW), None))
-        return Seen(levels, self.pool(self.timm.norm_pre(x_BDHW)))
+        return NetworkOutput(levels, self.pool(self.timm.norm_pre(x_BDHW)))
 
     def _walk_swin(
         self, images_B3HW: Tensor, attached: Attachment | None, prompts: Tensor | None
-    ) -> Seen:
+    ) -> NetworkOutput:
         x_BHWD = self.timm.patch_embed(images_B3HW)
         x_BDHW = _per_position(attached, x_BHWD.permute(0, 3, 1, 2), prompts)
         x_BHWD = x_BDHW.permute(0, 2, 3, 1)
@@ -74,7 +74,7 @@ class Staged(AnyTimm):
                     x_BHWD = x_BHWD + beside
                 layer += 1
             levels.append((x_BHWD.flatten(1, 2), None))
-        return Seen(levels, self.pool(self.timm.norm(x_BHWD)))
+        return NetworkOutput(levels, self.pool(self.timm.norm(x_BHWD)))
 
 
 def why_not_staged(model: Any) -> str:

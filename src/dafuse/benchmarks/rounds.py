@@ -37,7 +37,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A line of the table: medians over the rounds, and the ratios within each round."""
 
     what: str
@@ -119,10 +119,10 @@ def compared(
     relation: Relation = "speed-up",
     goal: Goal | None = None,
     note: str = "",
-) -> Row:
+) -> BenchRow:
     """Return a row with its ratio to the baseline, taken round by round."""
     if baseline is None:
-        return Row(what, unit, measured, goal=goal, note=note)
+        return BenchRow(what, unit, measured, goal=goal, note=note)
     name, base = baseline
     takes_time = not unit.endswith("/s")
     ratios = []
@@ -133,7 +133,7 @@ def compared(
             ratios.append(other / value)
         else:
             ratios.append(value / other)
-    return Row(what, unit, measured, name, relation, tuple(ratios), goal, note)
+    return BenchRow(what, unit, measured, name, relation, tuple(ratios), goal, note)
 
 
 def reason(error: Exception) -> str:

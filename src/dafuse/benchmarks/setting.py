@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from dafuse.backbones.load import build_backbone
 from dafuse.backbones.network import Network
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.rounds import Measured, Row, alternate
+from dafuse.benchmarks.rounds import BenchRow, Measured, alternate
 from dafuse.data.arrays import arrays
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset
@@ -25,7 +25,9 @@ SEED = 1993
 DEIT_TINY = "deit_tiny_patch16_224.fb_in1k"
 VIT_BASE = "vit_base_patch16_224.augreg_in21k"
 SHORT = {COMPACT: "compact", DEIT_TINY: "DeiT-Tiny", VIT_BASE: "ViT-B/16"}
-Parts = dict[str, Callable[[], list[Row]]]  # parts of a benchmark: if one fails, the others go on
+Parts = dict[
+    str, Callable[[], list[BenchRow]]
+]  # parts of a benchmark: if one fails, the others go on
 Sizes = TypeVar("Sizes")
 
 

@@ -21,11 +21,11 @@ from dafuse.files import require_writable, write_json
 from dafuse.taught.table import before_torch
 
 if TYPE_CHECKING:
-    from dafuse.benchmarks.rounds import Row
+    from dafuse.benchmarks.rounds import BenchRow
     from dafuse.benchmarks.setting import Setting
 
 FORMAT = 1
-BENCHMARKS = {  # name -> what it measures; its module in dafuse.benchmarks has that name
+BENCHMARKS = {  # name -> what it measures; its module is bench_NAME in dafuse.benchmarks
     "training": "optimiser steps against a plain loop and the chip's arithmetic",
     "fisher": "gradient and Fisher against a task's training",
     "alignment": "classifier alignment against the published way",
@@ -80,18 +80,18 @@ def main(arguments: list[str]) -> None:
         raise DafuseError(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
 
 
-def measure(name: str, setting: "Setting") -> "list[tuple[str, Row]]":
+def measure(name: str, setting: "Setting") -> "list[tuple[str, BenchRow]]":
     """The rows of each part of a benchmark; a part that fails is a row that says why."""
-    from dafuse.benchmarks.rounds import Measured, Row, reason
+    from dafuse.benchmarks.rounds import BenchRow, Measured, reason
 
-    rows: list[tuple[str, Row]] = []
-    for part, rows_of in import_module(f"dafuse.benchmarks.{name}").parts(setting).items():
+    rows: list[tuple[str, BenchRow]] = []
+    for part, rows_of in import_module(f"dafuse.benchmarks.bench_{name}").parts(setting).items():
         setting.progress.say(f"{name}: {part}")
         try:
             rows += [(part, row) for row in rows_of()]
         except Exception as error:  # the others are worth having all the same
             setting.progress.say(f"failed: {reason(error)}")
-            rows.append((part, Row("all", "", Measured(error=reason(error)))))
+            rows.append((part, BenchRow("all", "", Measured(error=reason(error)))))
         _forget()
     return rows
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
     from dafuse.experiments.few_images import FewImages
     from dafuse.experiments.measurement import Measurement
-    from dafuse.experiments.plan import Planned
+    from dafuse.experiments.plan import PlannedRun
 
-    Step = Planned | Measurement | FewImages
+    Step = PlannedRun | Measurement | FewImages
 
 NOT_HERE = {  # options of `dafuse run`, and what to do instead
     "--seed": "use --seeds",
@@ -115,7 +115,7 @@ def _cells(
 
 
 def _report(
-    name: str, experiment: Experiment, planned: "list[Planned]", missing: list[str], file: Path
+    name: str, experiment: Experiment, planned: "list[PlannedRun]", missing: list[str], file: Path
 ) -> None:
     """Write the page, the tables and the figure of the runs that are there."""
     runs = [found for each in planned if (found := each.found()) is not None]

@@ -17,7 +17,7 @@ from dafuse.methods.contract import Method
 
 
 @dataclass
-class Evaluation:
+class TaskEvaluation:
     correct: list[int]  # by task
     correct_then: list[int]  # by task, when only classes known after that task compete
     total: list[int]  # by task
@@ -27,7 +27,7 @@ class Evaluation:
     others: dict[str, list[int]]  # by task, right answers of the method's other ways to predict
 
 
-class Answers(NamedTuple):
+class PredictedClasses(NamedTuple):
     """The answers of one way to predict: tensors for a batch, arrays for all images."""
 
     predicted_N: Any
@@ -36,10 +36,12 @@ class Answers(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int) -> Evaluation:
+def evaluate(
+    method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int
+) -> TaskEvaluation:
     """Take the arg-max over all seen classes for all seen test images, without task labels."""
     images, known_N = ImageSet.join(tests), _known_after(tests).to(trainer.device)
-    parts: dict[str, list[Answers]] = {}
+    parts: dict[str, list[PredictedClasses]] = {}
     done = 0
     with trainer.phase("evaluate", len(images), len(images)) as bar:
         for batch, _ in bar.over(trainer.batches(images)):
@@ -53,14 +55,14 @@ def evaluate(method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: 
         right = predicted_N == images.labels
         return [int(right[a:b].sum()) for a, b in pairwise(edges)]
 
-    nothing = Answers(*np.zeros((3, 0), dtype=np.int64))
+    nothing = PredictedClasses(*np.zeros((3, 0), dtype=np.int64))
     found = {name: _joined(part) for name, part in parts.items()}
     first, *others = found or {"": nothing}
     answers = found.get(first, nothing)
     check_finite(answers.confidence_N, "the probabilities of the test images")
     confusion = np.bincount(images.labels * seen + answers.predicted_N, minlength=seen * seen)
     right_N = answers.predicted_N == images.labels
-    return Evaluation(
+    return TaskEvaluation(
         correct(answers.predicted_N),
         correct(answers.predicted_then_N),
         total=[len(test) for test in tests],
@@ -80,14 +82,14 @@ def _known_after(tests: Sequence[ImageSet]) -> Tensor:
     return torch.from_numpy(np.repeat(known, [len(test) for test in tests]))
 
 
-def _answers(logits_BC: Tensor, known_B: Tensor) -> Answers:
+def _answers(logits_BC: Tensor, known_B: Tensor) -> PredictedClasses:
     """Compute answers on the device, without waiting for it."""
     logits_BC = logits_BC.float()
     later_BC = torch.arange(logits_BC.shape[1], device=known_B.device) >= known_B[:, None]
     then_BC = logits_BC.masked_fill(later_BC.to(logits_BC.device), -torch.inf)
-    return Answers(logits_BC.argmax(1), logits_BC.softmax(1).amax(1), then_BC.argmax(1))
+    return PredictedClasses(logits_BC.argmax(1), logits_BC.softmax(1).amax(1), then_BC.argmax(1))
 
 
-def _joined(parts: list[Answers]) -> Answers:
+def _joined(parts: list[PredictedClasses]) -> PredictedClasses:
     """Join the answers of all batches into arrays."""
-    return Answers(*(torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)))
+    return PredictedClasses(*(torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)))

@@ -34,7 +34,7 @@ from dafuse.shapes import require_shape
 Tensors = dict[str, Tensor]
 
 
-class Record:
+class Recording:
     """Reads what is recorded; has the rest computed and, if asked to, records it."""
 
     def __init__(self, read_from: Path | None, write_to: Path | None, device: torch.device) -> None:
@@ -115,7 +115,7 @@ def _digest(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def open_record(config: RunConfig, folder: Path, device: torch.device) -> Record | None:
+def open_record(config: RunConfig, folder: Path, device: torch.device) -> Recording | None:
     """Return the record for a run's options; None if it neither records nor replays."""
     if not config.record and config.replay is None:
         return None
@@ -124,7 +124,7 @@ def open_record(config: RunConfig, folder: Path, device: torch.device) -> Record
     source = None if config.replay is None else Path(config.replay)
     if source is not None:
         _require_same_training(config, source)
-    return Record(
+    return Recording(
         source / "record" if source else None, folder / "record" if config.record else None, device
     )
 

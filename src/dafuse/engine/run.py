@@ -17,7 +17,7 @@ from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
-from dafuse.engine.evaluate import Evaluation, evaluate
+from dafuse.engine.evaluate import TaskEvaluation, evaluate
 from dafuse.engine.folder import FORMAT, Checkpoint, RunFolder
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.engine.provenance import provenance, versions
@@ -184,7 +184,7 @@ def _record(
     tasks: int,
     trainer: Trainer,
     method: Method,
-    evaluation: Evaluation,
+    evaluation: TaskEvaluation,
     diagnosis: dict[str, Any],
 ) -> None:
     """Add a task to the results, whose counts are the matrix's own lists."""

@@ -14,7 +14,7 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.folder import RunFolder
 from dafuse.engine.provenance import provenance
-from dafuse.engine.replay import Record, require_same_inputs
+from dafuse.engine.replay import Recording, require_same_inputs
 from dafuse.engine.run import Bench
 from dafuse.engine.streams import make_stream
 from dafuse.engine.trainer import Trainer
@@ -143,7 +143,7 @@ def _replayed(
     method = find_method(config.method["name"])(trainer=trainer, **own)
     if not isinstance(method, DAF):
         raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")
-    Record(record, None, trainer.device).wrap(method)
+    Recording(record, None, trainer.device).wrap(method)
     for task in list(stream)[: max(wanted, default=-1) + 1]:
         method.learn(task)
         if task.index in wanted:

@@ -24,7 +24,7 @@ from dafuse.report.runs import NoResultsYet, RunResult, load_run
 
 
 @dataclass
-class Planned:
+class PlannedRun:
     """A run of an experiment."""
 
     label: str
@@ -82,7 +82,7 @@ class Planned:
 
 def plan(
     experiment: Experiment, base: RunConfig, seeds: Sequence[int], out: Path, common: Options
-) -> list[Planned]:
+) -> list[PlannedRun]:
     """Return every run of the experiment. Among those that train the same way, one records.
 
     ``common`` are options for each method that has them, such as fewer epochs.
@@ -90,14 +90,14 @@ def plan(
     _require_asked_for(experiment, common)
     _require_left_to(experiment, base)
     _require_possible(base, seeds)
-    planned: list[Planned] = []
+    planned: list[PlannedRun] = []
     for seed, setting, options in product(
         dict.fromkeys(seeds), experiment.settings, experiment.runs
     ):
         own = {k: v for k, v in common.items() if k in _options_of(options)} | options
         config = resolved(replace(_in_setting(base, setting), method=own, seed=seed))
         label = _label({**options, **setting})
-        planned.append(Planned(label, replace(config, out=str(out / config.name()))))
+        planned.append(PlannedRun(label, replace(config, out=str(out / config.name()))))
     recorders = _recorders(planned, out)
     for each in planned:
         if _records(each.config):
@@ -116,7 +116,7 @@ def _in_setting(base: RunConfig, setting: Options) -> RunConfig:
     return replace(base, **{**others, **setting})
 
 
-def _recorders(planned: Sequence[Planned], out: Path) -> dict[str, Path]:
+def _recorders(planned: Sequence[PlannedRun], out: Path) -> dict[str, Path]:
     """Return, for each kind of training, the folder of its record: the run with most defaults.
 
     Other experiments use that run too, and its speed is the interesting one.
@@ -194,18 +194,18 @@ def _training(config: RunConfig) -> str:
 
 
 def measurements(
-    experiment: Experiment, planned: Sequence[Planned], options: MeasureOptions
+    experiment: Experiment, planned: Sequence[PlannedRun], options: MeasureOptions
 ) -> list[Measurement]:
     """Return the measurements at the first run's record, for each seed."""
     if not experiment.measures:
         return []
-    first: dict[int, Planned] = {}
+    first: dict[int, PlannedRun] = {}
     for each in planned:
         first.setdefault(each.config.seed, each)
     return [Measurement(MEASUREMENT, each.config, options) for each in first.values()]
 
 
-def estimates(planned: Sequence[Planned], out: Path) -> Iterator[float | None]:
+def estimates(planned: Sequence[PlannedRun], out: Path) -> Iterator[float | None]:
     """Yield the seconds that each run still takes, from its own tasks or from finished runs."""
     took: dict[str, list[float]] = {}
     for results in out.glob("*/results.json"):

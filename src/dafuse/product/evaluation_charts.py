@@ -14,7 +14,7 @@ LEFT, TOP, RIGHT, BOTTOM = 56, 14, 26, 46  # margins
 POINTS = 120  # of a curve at most
 
 
-class Answers(NamedTuple):
+class ChartedAnswers(NamedTuple):
     """Images of classes that the model knows, and what they were answered."""
 
     probability_N: np.ndarray  # of the most probable class
@@ -31,7 +31,7 @@ class Bin(NamedTuple):
     right: float  # share
 
 
-def reliability(answers: Answers) -> list[Bin]:
+def reliability(answers: ChartedAnswers) -> list[Bin]:
     """Bins of equal width that have images, from 0 to 1."""
     which_N = np.minimum((answers.probability_N * BINS).astype(int), BINS - 1)
     return [
@@ -58,7 +58,7 @@ def refusal_curve(sure_N: np.ndarray, right_N: np.ndarray) -> tuple[np.ndarray, 
     return 1 - kept_N[ends_N] / len(order), accuracy_N[ends_N]
 
 
-def reliability_chart(answers: Answers) -> str:
+def reliability_chart(answers: ChartedAnswers) -> str:
     bins = reliability(answers)
     most = max(one.images for one in bins)
     bars = "".join(
@@ -79,7 +79,7 @@ def reliability_chart(answers: Answers) -> str:
     return _svg(axes + bars + even + path + dots, "Share that is right against probability")
 
 
-def refusal_chart(answers: Answers) -> str:
+def refusal_chart(answers: ChartedAnswers) -> str:
     curves = [
         ("curve", refusal_curve(answers.probability_N, answers.right_N)),
         ("curve second", refusal_curve(answers.familiarity_N, answers.right_N)),

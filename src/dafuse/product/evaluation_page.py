@@ -19,7 +19,7 @@ from dafuse import __version__
 from dafuse.data.pictures import pixels_of
 from dafuse.files import write_atomically
 from dafuse.product.evaluation import Answered, Evaluation, Score
-from dafuse.product.evaluation_charts import Answers, refusal_chart, reliability_chart
+from dafuse.product.evaluation_charts import ChartedAnswers, refusal_chart, reliability_chart
 from dafuse.wording import counted
 
 MATRIX = 24  # classes in the matrix at most; of more, those confused most
@@ -188,7 +188,7 @@ def _thumbnail(image: object) -> str:
 def _charts(answered: Sequence[Answered]) -> str:
     if not answered:
         return "<p>There is no image of a class that the model knows.</p>"
-    answers = Answers(
+    answers = ChartedAnswers(
         np.array([one.probability for one in answered]),
         np.array([one.familiarity for one in answered]),
         np.array([one.best == one.name for one in answered]),

@@ -10,7 +10,7 @@ import numpy as np
 from dafuse.report.drawing import LINES, PALETTE, Drawing, NothingToDraw, count_in_whole, spread
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
-from dafuse.report.settings import Group, comparable, differing_options, group_runs, options_of
+from dafuse.report.settings import SeedGroup, comparable, differing_options, group_runs, options_of
 from dafuse.report.tables import Row, make_table
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def accuracy_curves(runs: Iterable[RunResult]) -> Drawing:
     )
 
 
-def over_classes(groups: list[Group]) -> bool:
+def over_classes(groups: list[SeedGroup]) -> bool:
     """Whether classes come with each task; in streams without tasks a point may have none."""
     return all(run.config.stream == "tasks" for group in groups for run in group.runs)
 
 
-def _curve(group: Group, by_classes: bool) -> Curve:
+def _curve(group: SeedGroup, by_classes: bool) -> Curve:
     curves = np.array([run.curve for run in group.runs])
     first = group.runs[0]
     return Curve(
@@ -70,7 +70,7 @@ def _curve(group: Group, by_classes: bool) -> Curve:
 
 
 def _draw_curves(
-    figure: "Figure", groups: list[Group], curves: list[Curve], label_size: float
+    figure: "Figure", groups: list[SeedGroup], curves: list[Curve], label_size: float
 ) -> None:
     axes = figure.subplots()
     lines, lowest, highest = [], 100.0, 0.0
@@ -93,7 +93,7 @@ def _draw_curves(
         _name_lines(figure, axes, lines, curves, label_size)
 
 
-def _strokes(groups: list[Group]) -> list[tuple[str, str]]:
+def _strokes(groups: list[SeedGroup]) -> list[tuple[str, str]]:
     """A colour and a kind of line for each: of several streams, a line for each kind of stream."""
     streams = list(dict.fromkeys(group.runs[0].config.stream for group in groups))
     if len(streams) == 1:

@@ -18,7 +18,7 @@ from dafuse.report import approximations, comparisons, paired, run_figures, tabl
 from dafuse.report.drawing import Drawing, NothingToDraw, own_names
 from dafuse.report.measures import COLUMNS, human_bytes, human_number
 from dafuse.report.runs import RunResult
-from dafuse.report.settings import Group, group_runs, stream_name
+from dafuse.report.settings import SeedGroup, group_runs, stream_name
 from dafuse.report.tables import UNKNOWN
 
 Table = tuple[Sequence[str], list[list[str]]]  # head and rows, whose first cell heads the row
@@ -138,7 +138,7 @@ def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) ->
     )
 
 
-def _heading(groups: list[Group]) -> str:
+def _heading(groups: list[SeedGroup]) -> str:
     subject = groups[0].name if len(groups) == 1 else f"{len(groups)} settings"
     runs = [run for group in groups for run in group.runs]
     data = {run.config.data["name"] for run in runs}

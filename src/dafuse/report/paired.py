@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
-from dafuse.report.settings import Group, changed_options, group_runs, options_of
+from dafuse.report.settings import SeedGroup, changed_options, group_runs, options_of
 from dafuse.report.tables import UNKNOWN
 
 REFERENCE = "daf"
@@ -22,7 +22,7 @@ PAIRED = ("average", "final")
 CONFIDENCE = 0.95
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """Mean and sample deviation of the differences, and half of the interval's width."""
 
     mean: float
@@ -35,13 +35,13 @@ class Pairing:
     name: str
     reference: str
     seeds: list[int]  # that both have
-    differences: dict[str, Difference]  # of the columns `PAIRED`: this one less the reference
+    differences: dict[str, PairedDifference]  # of the columns `PAIRED`: this one less the reference
     missing: dict[str, list[int]]  # whose run is missing for which seeds
 
 
 def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
     """Every setting beside DAF on the same stream, where DAF has several seeds."""
-    streams: dict[str, list[Group]] = {}
+    streams: dict[str, list[SeedGroup]] = {}
     for group in group_runs(runs):
         streams.setdefault(_stream(group.runs[0]), []).append(group)
     found = []
@@ -90,7 +90,7 @@ def _stream(run: RunResult) -> str:
     return json.dumps([len(run.matrix), run.tasks_total, shared], sort_keys=True)
 
 
-def _by_seed(group: Group) -> dict[int, dict[str, float]]:
+def _by_seed(group: SeedGroup) -> dict[int, dict[str, float]]:
     """The paired columns of each seed; of a seed that was run twice, the mean."""
     runs: dict[int, list[dict[str, float]]] = {}
     for run in group.runs:
@@ -102,7 +102,7 @@ def _by_seed(group: Group) -> dict[int, dict[str, float]]:
     }
 
 
-def _pairing(group: Group, reference: Group) -> Pairing:
+def _pairing(group: SeedGroup, reference: SeedGroup) -> Pairing:
     ours, theirs = _by_seed(group), _by_seed(reference)
     seeds = sorted(ours.keys() & theirs.keys())
     differences = {
@@ -116,17 +116,17 @@ def _pairing(group: Group, reference: Group) -> Pairing:
     return Pairing(group.name, reference.name, seeds, differences, missing)
 
 
-def _difference(values: list[float]) -> Difference:
+def _difference(values: list[float]) -> PairedDifference:
     known = [value for value in values if not math.isnan(value)]
     mean = statistics.fmean(known) if known else math.nan
     if len(known) < 2:
-        return Difference(mean, math.nan, math.nan)
+        return PairedDifference(mean, math.nan, math.nan)
     deviation = statistics.stdev(known)
     margin = t_quantile(len(known) - 1) * deviation / math.sqrt(len(known))
-    return Difference(mean, deviation, margin)
+    return PairedDifference(mean, deviation, margin)
 
 
-def _shown(difference: Difference) -> tuple[str, str]:
+def _shown(difference: PairedDifference) -> tuple[str, str]:
     mean, deviation, margin = difference
     if math.isnan(mean):
         return UNKNOWN, UNKNOWN

@@ -24,7 +24,7 @@ class NoResultsYet(DafuseError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class SavedConfig:
     """A run's configuration as its folder has it, which leaves some options out."""
 
     everything: dict[str, Any]
@@ -37,7 +37,7 @@ class Asked:
     replay: str | None
 
     @classmethod
-    def parsed(cls, config: dict[str, Any]) -> "Asked":
+    def parsed(cls, config: dict[str, Any]) -> "SavedConfig":
         options = {key: value for key, value in config["method"].items() if key != "name"}
         seed, backbone, replay = (config.get(key) for key in ("seed", "backbone", "replay"))
         stream = config.get("stream", "tasks")
@@ -147,7 +147,7 @@ class RunResult:
 
     folder: Path
     hash: str
-    config: Asked
+    config: SavedConfig
     provenance: Origin
     declared: Declared
     classes: list[str]
@@ -256,7 +256,7 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
     return RunResult(
         folder,
         config.get("hash", ""),
-        Asked.parsed(config["config"]),
+        SavedConfig.parsed(config["config"]),
         Origin.parsed(provenance),
         Declared.parsed(declared),
         results["classes"],

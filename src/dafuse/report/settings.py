@@ -24,7 +24,7 @@ USUAL = RunConfig()
 
 
 @dataclass
-class Group:
+class SeedGroup:
     """Runs that are equal in everything but the seed, under the name that tells them apart.
 
     Each other way to predict that a run recorded is a group of its own, below the run's.
@@ -44,18 +44,18 @@ class Group:
         return f"{self.name}, seed {run.config.seed}" if len(self.runs) > 1 else self.name
 
 
-def group_runs(runs: Iterable[RunResult]) -> list[Group]:
+def group_runs(runs: Iterable[RunResult]) -> list[SeedGroup]:
     """Runs that differ only in their seed together, in the order in which they come.
 
     The number of finished tasks counts as a difference, since averages over fewer tasks are higher.
     """
     runs = list(runs)
-    groups: dict[str, Group] = {}
+    groups: dict[str, SeedGroup] = {}
     for run, name in zip(runs, _names(runs), strict=True):
         for view in run.views():
             key = json.dumps([len(view.matrix), view.prediction, options_of(view)], sort_keys=True)
             way = f" [{view.prediction}]" if view.prediction else ""
-            groups.setdefault(key, Group(name + way, [])).runs.append(view)
+            groups.setdefault(key, SeedGroup(name + way, [])).runs.append(view)
     return list(groups.values())
 
 

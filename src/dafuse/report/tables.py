@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dafuse.report.measures import COLUMNS, NAN, Column, measures
 from dafuse.report.runs import RunResult
-from dafuse.report.settings import Group, differing_options, group_runs, options_of
+from dafuse.report.settings import SeedGroup, differing_options, group_runs, options_of
 from dafuse.wording import shown
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def make_table(runs: Iterable[RunResult]) -> Table:
     return Table([_row(group) for group in group_runs(runs)])
 
 
-def _row(group: Group) -> Row:
+def _row(group: SeedGroup) -> Row:
     values = [measures(run) for run in group.runs]
     first = group.runs[0]
     return Row(

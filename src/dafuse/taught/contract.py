@@ -6,7 +6,7 @@ another of its kind, and gives its state as arrays, whose names say what they be
     class/...     an entry for each class, in the order of the classes: its record
     shared/...    belongs to all classes
     predict/...   the classifier over features. It is computed from the others, and some methods
-                  compute it again if `load` does not get it (`table.Entry.solves_again`)
+                  compute it again if `load` does not get it (`table.TaughtEntry.solves_again`)
 
 and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dafuse.taught.contract import Teachable
 
 
-class Entry(NamedTuple):
+class TaughtEntry(NamedTuple):
     module: str
     cls: str
     what: str
@@ -25,34 +25,34 @@ class Entry(NamedTuple):
 
 DEFAULT = "lift"
 METHODS = {
-    "lift": Entry(
+    "lift": TaughtEntry(
         "lift", "TaughtLift", "closed form on features of many blocks", words.LIFT, False, True
     ),
-    "simplecil": Entry(
+    "simplecil": TaughtEntry(
         "simplecil", "TaughtSimpleCIL", "class means as prototypes", words.SIMPLECIL, False, True
     ),
-    "daf": Entry("daf", "TaughtDAF", "fused adapters, one trained in each lesson", words.DAF),
-    "ranpac": Entry(
+    "daf": TaughtEntry("daf", "TaughtDAF", "fused adapters, one trained in each lesson", words.DAF),
+    "ranpac": TaughtEntry(
         "closed_forms",
         "TaughtRanPAC",
         "an adapter in the first lesson, then ridge regression",
         words.RANPAC,
     ),
-    "layup": Entry(
+    "layup": TaughtEntry(
         "closed_forms", "TaughtLayUP", "ridge regression on the last CLS tokens", words.LAYUP
     ),
-    "klda": Entry("closed_forms", "TaughtKLDA", "LDA by a Gaussian kernel", words.KLDA),
-    "anacp": Entry(
+    "klda": TaughtEntry("closed_forms", "TaughtKLDA", "LDA by a Gaussian kernel", words.KLDA),
+    "anacp": TaughtEntry(
         "closed_forms", "TaughtAnaCP", "ridge regression onto spread class means", words.ANACP
     ),
 }
 LIGHT = [name for name, one in METHODS.items() if not one.needs_torch]
 TUNED = {  # with tune=first or each
-    "lift": Entry("closed_forms", "TunedLift", "the same with adapters", words.TUNED_LIFT)
+    "lift": TaughtEntry("closed_forms", "TunedLift", "the same with adapters", words.TUNED_LIFT)
 }
 
 
-def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> Entry:
+def entry_of(name: str, settings: Mapping[str, Any] | None = None) -> TaughtEntry:
     """Return the entry of a method without importing it: with adapters if the settings say so."""
     if name not in METHODS:
         raise DafuseError(

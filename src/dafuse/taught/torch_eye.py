@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dafuse.backbones.adapter import Adapter
 from dafuse.backbones.attach import Attachment
-from dafuse.backbones.depths import Depths, Part
+from dafuse.backbones.depths import Depths, FeaturePart
 from dafuse.backbones.extractor import FEATURES, Extractor, available_processors
 from dafuse.backbones.folded import fold
 from dafuse.backbones.graph import quiet, traced
@@ -52,7 +52,7 @@ class TorchExtractor(Extractor):
     def stages(self) -> list[tuple[int, int]]:
         return self.network.stages
 
-    def parts(self, depths: Depths) -> list[Part]:
+    def parts(self, depths: Depths) -> list[FeaturePart]:
         return self.network.parts(depths)
 
     def graph(

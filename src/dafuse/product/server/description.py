@@ -140,7 +140,7 @@ class Added(StagedCount):
     )
 
 
-class Lesson(BaseModel):
+class LessonState(BaseModel):
     job: int | None = Field(default=None, description="number of the last lesson; null: none yet")
     state: Literal["idle", "running", "done", "failed"] = "idle"
     pictures: dict[str, int] = Field(
@@ -168,7 +168,7 @@ class Lesson(BaseModel):
     error: str | None = None
 
     @classmethod
-    def of(cls, job: Job | None) -> "Lesson":
+    def of(cls, job: Job | None) -> "LessonState":
         if job is None:
             return cls()
         state, progress = job.state, job.progress  # the state first: it is what changes last

@@ -170,10 +170,10 @@ async def learn(
             "model's last lesson, in a first one true; refused where the method does not train"
         ),
     ] = None,
-) -> say.Lesson:
+) -> say.LessonState:
     job = lessons.start(flip)
     response.headers["Location"] = "/learn"
-    return say.Lesson.of(job)
+    return say.LessonState.of(job)
 
 
 @router.get(
@@ -181,8 +181,8 @@ async def learn(
     summary="How far the lesson is, or how the last one went",
     responses=refused(401, 403),
 )
-async def lesson(lessons: Teaching) -> say.Lesson:
-    return say.Lesson.of(lessons.job)
+async def lesson(lessons: Teaching) -> say.LessonState:
+    return say.LessonState.of(lessons.job)
 
 
 @router.delete(

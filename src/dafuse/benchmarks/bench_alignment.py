@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.nn import functional as F
 
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting
 from dafuse.engine.cuda_graphs import graphed
 from dafuse.engine.devices import seconds
@@ -26,7 +26,7 @@ TESTED = 50  # held-out features of each class
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AlignmentSizes:
     classes: int
     width: int
     epochs: int
@@ -36,9 +36,9 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes(200, 768, 30, 240),
-    "cpu": Sizes(200, 768, 30, 240, rounds=2),  # each round takes minutes
-    "quick": Sizes(6, 48, 4, 32, 20),
+    "gpu": AlignmentSizes(200, 768, 30, 240),
+    "cpu": AlignmentSizes(200, 768, 30, 240, rounds=2),  # each round takes minutes
+    "quick": AlignmentSizes(6, 48, 4, 32, 20),
 }
 
 
@@ -51,7 +51,7 @@ def parts(setting: Setting) -> Parts:
 class _World:
     """Overlapping classes: their features, what is kept of them, and features to test with."""
 
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, sizes: AlignmentSizes, device: torch.device) -> None:
         self.sizes, self.device = sizes, device
         self.generator = torch.Generator(device).manual_seed(derive(SEED, "features"))
         classes, width = sizes.classes, sizes.width
@@ -108,7 +108,7 @@ def _published(world: _World) -> Iterator[Tensor]:
         yield weights.detach().clone()
 
 
-def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
+def _measure(setting: Setting, sizes: AlignmentSizes) -> list[BenchRow]:
     """Run the published epochs once, some in each round, since all take equally long."""
     device = setting.fabric().device
     world = _World(sizes, device)
@@ -146,8 +146,11 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
 
 
 def _rows(
-    sizes: Sizes, found: dict[str, Measured], scored: dict[str, Measured], goal: Goal | None
-) -> list[Row]:
+    sizes: AlignmentSizes,
+    found: dict[str, Measured],
+    scored: dict[str, Measured],
+    goal: Goal | None,
+) -> list[BenchRow]:
     base = "the published way"
     rows = [
         compared(f"{base}, an epoch", "s", found["published"]),

@@ -13,7 +13,7 @@ from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.flops import MatmulRate, training_flops
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import Feed, PlainTrainer, pillow_feed
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     SEED,
@@ -38,7 +38,7 @@ CLASSES, RANK = 4, 16
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrainingSizes:
     networks: tuple[str, ...]
     batch: int
     per_class: int
@@ -48,9 +48,11 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes((DEIT_TINY, VIT_BASE), 48, 600, 20, (8192, 20)),  # 50 steps in an epoch
-    "cpu": Sizes((DEIT_TINY,), 48, 24, 1, (2048, 3)),  # two steps, because one takes seconds
-    "quick": Sizes((COMPACT,), 8, 3, 1, (256, 2), workers=1),
+    "gpu": TrainingSizes((DEIT_TINY, VIT_BASE), 48, 600, 20, (8192, 20)),  # 50 steps in an epoch
+    "cpu": TrainingSizes(
+        (DEIT_TINY,), 48, 24, 1, (2048, 3)
+    ),  # two steps, because one takes seconds
+    "quick": TrainingSizes((COMPACT,), 8, 3, 1, (256, 2), workers=1),
 }
 LARGE_WIDTH, LARGE_EPOCHS, LARGE_ROUNDS = 384, 8, 3  # for networks that take seconds for a round
 GOALS = {  # for one H200: multiple of the plain loop, of the floor, or images per second
@@ -65,7 +67,7 @@ def parts(setting: Setting) -> Parts:
     return {short(tag): partial(_measure, setting, sizes, tag) for tag in tags}
 
 
-def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
+def _measure(setting: Setting, sizes: TrainingSizes, tag: str) -> list[BenchRow]:
     fabric, vit = setting.fabric(), network(tag)
     dataset = random_images(CLASSES, sizes.per_class)
     trainer, stream = world(vit, dataset, CLASSES, fabric)
@@ -92,10 +94,10 @@ def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
     return _rows(found, GOALS.get(tag, {}) if setting.on_gpu else {})
 
 
-def _rows(found: dict[str, Measured], goals: dict[str, Goal]) -> list[Row]:
+def _rows(found: dict[str, Measured], goals: dict[str, Goal]) -> list[BenchRow]:
     plain, floor = ("the plain loop", found["plain"]), ("the floor", found["floor"])
 
-    def row(what: str, key: str, **details: Any) -> Row:
+    def row(what: str, key: str, **details: Any) -> BenchRow:
         return compared(what, "images/s", found[key], **details)
 
     return [

@@ -9,7 +9,7 @@ from torch import Tensor
 from dafuse.backbones.adapter_bank import AdapterBank
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     SEED,
@@ -31,16 +31,16 @@ RANK = 16
 
 
 @dataclass(frozen=True)
-class Sizes:
+class InferenceSizes:
     networks: tuple[str, ...]
     batches: dict[int, int]  # batch size -> number of batches in a round
     adapters: int  # of the method that predicts with all of them; 0: not measured
     asked: int  # images for that method, which cuts them into small batches
 
 
-GPU = Sizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20, 256)
-CPU = Sizes((COMPACT,), {1: 20, 256: 1}, 20, 32)
-QUICK = Sizes((COMPACT,), {1: 2, 8: 1}, 3, 8)
+GPU = InferenceSizes((DEIT_TINY, VIT_BASE), {1: 100, 256: 10}, 20, 256)
+CPU = InferenceSizes((COMPACT,), {1: 20, 256: 1}, 20, 32)
+QUICK = InferenceSizes((COMPACT,), {1: 2, 8: 1}, 3, 8)
 
 
 def parts(setting: Setting) -> Parts:
@@ -54,14 +54,16 @@ def parts(setting: Setting) -> Parts:
     return found
 
 
-def _measure(setting: Setting, sizes: Sizes, tag: str, device: str | None) -> list[Row]:
+def _measure(
+    setting: Setting, sizes: InferenceSizes, tag: str, device: str | None
+) -> list[BenchRow]:
     vit = network(tag)
     trainer, _ = world(vit, random_images(2, 1), 2, setting.fabric(device))
     adapter = start_adapter(trainer, "global", RANK)
     bank = AdapterBank()
     for number in range(sizes.adapters):
         bank.append(start_adapter(trainer, number, RANK).tensors())
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     for batch, repeats in sizes.batches.items():
         size = vit.preprocessing.size, vit.preprocessing.size
         images_B3SS = torch.randn(batch, 3, *size, generator=torch_generator(SEED, "inference"))
@@ -90,7 +92,9 @@ def _rate(
         return len(images_B3SS) * repeats / seconds(work, trainer.device)
 
 
-def _rows(label: str, found: dict[str, Measured], adapters: int, goal: Goal | None) -> list[Row]:
+def _rows(
+    label: str, found: dict[str, Measured], adapters: int, goal: Goal | None
+) -> list[BenchRow]:
     bare = "the bare network", found["bare"]
     rows = [
         compared(f"{label}, bare network", "images/s", found["bare"]),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     Parts,
@@ -21,16 +21,16 @@ GOAL = Goal("ratio", most=0.03)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class FisherSizes:
     tag: str
     per_class: int
     epochs: int
 
 
 SIZES = {
-    "gpu": Sizes(DEIT_TINY, 600, 20),
-    "cpu": Sizes(COMPACT, 12, 20),
-    "quick": Sizes(COMPACT, 4, 2),
+    "gpu": FisherSizes(DEIT_TINY, 600, 20),
+    "cpu": FisherSizes(COMPACT, 12, 20),
+    "quick": FisherSizes(COMPACT, 4, 2),
 }
 
 
@@ -40,7 +40,7 @@ def parts(setting: Setting) -> Parts:
     return {short(tag): partial(_measure, setting, sizes, tag)}
 
 
-def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
+def _measure(setting: Setting, sizes: FisherSizes, tag: str) -> list[BenchRow]:
     """Learn a new task in each round; the first of the stream warms up."""
     tasks = setting.rounds + 1
     dataset = random_images(tasks * CLASSES, sizes.per_class)

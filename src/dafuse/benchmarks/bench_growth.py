@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     Parts,
@@ -29,7 +29,7 @@ SAME = Goal("ratio", most=1.0)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class GrowthSizes:
     tag: str
     looked_at: tuple[int, ...]  # numbers of the tasks to measure
     per_class: int
@@ -38,14 +38,14 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes(DEIT_TINY, (1, 10, 50, 100), 48, 4),
-    "cpu": Sizes(COMPACT, (1, 10, 50, 100), 10, 2),
-    "quick": Sizes(COMPACT, (1, 3), 2, 1, align_epochs=1),
+    "gpu": GrowthSizes(DEIT_TINY, (1, 10, 50, 100), 48, 4),
+    "cpu": GrowthSizes(COMPACT, (1, 10, 50, 100), 10, 2),
+    "quick": GrowthSizes(COMPACT, (1, 3), 2, 1, align_epochs=1),
 }
 
 
 @dataclass
-class Cost:
+class TaskCost:
     """The cost of one task."""
 
     seconds: float  # of training, Fisher, fusion, statistics
@@ -61,7 +61,7 @@ def parts(setting: Setting) -> Parts:
     return {short(tag): partial(_measure, setting, sizes, tag)}
 
 
-def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
+def _measure(setting: Setting, sizes: GrowthSizes, tag: str) -> list[BenchRow]:
     """Go through the stream once, then learn the tasks to measure in turn, each from its state."""
     tasks = max(sizes.looked_at)
     dataset = random_images(tasks * CLASSES, sizes.per_class)
@@ -75,7 +75,7 @@ def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
             method.learn(task)
             bar.advance()
     method.rule, method.epochs, method.align_epochs = "dynamic", sizes.epochs, sizes.align_epochs
-    costs: dict[int, list[Cost]] = {number: [] for number in states}
+    costs: dict[int, list[TaskCost]] = {number: [] for number in states}
 
     def learn(number: int) -> float:
         method.load_state(states[number])
@@ -91,7 +91,7 @@ def _measure(setting: Setting, sizes: Sizes, tag: str) -> list[Row]:
     return _rows(costs, trainer.device, judged=not setting.quick)
 
 
-def _cost(trainer: Trainer, method: DAF, task: Task) -> Cost:
+def _cost(trainer: Trainer, method: DAF, task: Task) -> TaskCost:
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
@@ -100,10 +100,10 @@ def _cost(trainer: Trainer, method: DAF, task: Task) -> Cost:
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else 0
     took, kept = dict(trainer.seconds), method.kept_bytes()
     aligning, modules = took.pop(ALIGNING, 0.0), kept.pop("modules")
-    return Cost(sum(took.values()), aligning, modules, sum(kept.values()) / task.seen, peak)
+    return TaskCost(sum(took.values()), aligning, modules, sum(kept.values()) / task.seen, peak)
 
 
-def _rows(costs: dict[int, list[Cost]], device: torch.device, judged: bool) -> list[Row]:
+def _rows(costs: dict[int, list[TaskCost]], device: torch.device, judged: bool) -> list[BenchRow]:
     kinds: list[tuple[str, str, Goal | None, str]] = [
         ("seconds", "s", FLAT, "training to statistics"),
         ("aligning", "s", None, "alignment of all classes seen"),

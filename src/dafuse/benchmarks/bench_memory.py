@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dafuse.benchmarks.rounds import Measured, Row, compared, reason
+from dafuse.benchmarks.rounds import BenchRow, Measured, compared, reason
 from dafuse.benchmarks.setting import SEED, Parts, Setting
 from dafuse.engine.config import RunConfig
 from dafuse.engine.matrix import AccuracyMatrix
@@ -18,18 +18,18 @@ DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class MemorySizes:
     train: int  # images of each character
     test: int
     increment: int
     method: dict[str, Any]
 
 
-LEARNED = Sizes(25, 20, 10, {"epochs": 3, "lr": 0.02, "align_epochs": 10})
+LEARNED = MemorySizes(25, 20, 10, {"epochs": 3, "lr": 0.02, "align_epochs": 10})
 SIZES = {
     "gpu": LEARNED,
     "cpu": LEARNED,
-    "quick": Sizes(2, 1, 31, {"epochs": 1, "align_epochs": 1, "align_samples": 16}),
+    "quick": MemorySizes(2, 1, 31, {"epochs": 1, "align_epochs": 1, "align_samples": 16}),
 }
 
 
@@ -37,7 +37,7 @@ def parts(setting: Setting) -> Parts:
     return {"glyphs": partial(_measure, setting, setting.sizes(SIZES))}
 
 
-def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
+def _measure(setting: Setting, sizes: MemorySizes) -> list[BenchRow]:
     """Train once with the first kind and record it; the others replay that."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -76,9 +76,9 @@ def _outcome(folder: Path) -> tuple[Measured, Measured]:
     return Measured([kept]), Measured([metrics["average"]])
 
 
-def _rows(found: dict[str, tuple[Measured, Measured]]) -> list[Row]:
+def _rows(found: dict[str, tuple[Measured, Measured]]) -> list[BenchRow]:
     first = next(iter(found))
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     for position, (what, unit, relation) in enumerate(
         [("kept for each class", "B", "share"), ("average accuracy", "%", "difference")]
     ):

@@ -15,7 +15,7 @@ from dafuse.backbones.depths import Depths
 from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.graph import graph
 from dafuse.backbones.registry import CHOICES, COMPACT, COMPACT_V1, is_packaged
-from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, compared
 from dafuse.benchmarks.setting import Parts, Setting, network
 from dafuse.data.pictures import made_up
 from dafuse.taught.torch_eye import TorchExtractor
@@ -33,7 +33,7 @@ def parts(setting: Setting) -> Parts:
     }
 
 
-def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> list[Row]:
+def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> list[BenchRow]:
     tags = (setting.backbone, COMPACT_V1) if setting.backbone else QUICK if setting.quick else ALL
     with tempfile.TemporaryDirectory() as folder:
         eyes = {tag: open_eye(tag, Path(folder) / f"{n}.onnx") for n, tag in enumerate(tags)}

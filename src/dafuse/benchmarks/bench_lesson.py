@@ -14,7 +14,7 @@ import torch
 from dafuse.backbones.depths import Depths
 from dafuse.backbones.load import load_backbone
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.rounds import Goal, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
     SEED,
@@ -44,7 +44,7 @@ STREAM = Goal("ratio", least=20)  # times as fast as DAF
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LessonSizes:
     per_class: int  # images, in a lesson
     known: int  # classes of the model that knows many
     more: int  # images in its sums, beyond the columns of a feature
@@ -59,9 +59,9 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes(50, 100, 1000, 20, 500, DEIT_TINY),
-    "cpu": Sizes(50, 100, 1000, 20, 5, rounds=3),
-    "quick": Sizes(2, 6, 10, 2, 2, COMPACT, 1, 1, "last"),
+    "gpu": LessonSizes(50, 100, 1000, 20, 500, DEIT_TINY),
+    "cpu": LessonSizes(50, 100, 1000, 20, 5, rounds=3),
+    "quick": LessonSizes(2, 6, 10, 2, 2, COMPACT, 1, 1, "last"),
 }
 
 
@@ -73,7 +73,7 @@ def parts(setting: Setting) -> Parts:
     }
 
 
-def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
+def _lesson(setting: Setting, sizes: LessonSizes) -> list[BenchRow]:
     dataset = random_images(CLASSES, sizes.per_class, side=64)
     trainer, stream = world(load_backbone(COMPACT), dataset, CLASSES, setting.fabric())
     task, later = stream[0], _later(stream[0], sizes.known)
@@ -95,7 +95,7 @@ def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
     ]
 
 
-def _stream(setting: Setting, sizes: Sizes) -> list[Row]:
+def _stream(setting: Setting, sizes: LessonSizes) -> list[BenchRow]:
     """Time learning only: testing is the same for both."""
     dataset = random_images(sizes.tasks * CLASSES, sizes.per_class_of_stream)
     trainer, stream = world(network(sizes.network), dataset, CLASSES, setting.fabric())
@@ -130,7 +130,7 @@ def _later(task: Task, known: int) -> Task:
     return replace(task, index=1, first=known, train=train)
 
 
-def _fill(method: LIFT, sizes: Sizes) -> None:
+def _fill(method: LIFT, sizes: LessonSizes) -> None:
     """Teach a method classes of made-up features, of full rank."""
     width, like = method.lift.width, torch.zeros(0, device=method.trainer.device)
     count = width + sizes.more

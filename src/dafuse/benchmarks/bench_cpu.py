@@ -14,7 +14,7 @@ from dafuse.backbones.load import load_backbone
 from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.plain_loop import WORKERS
 from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
-from dafuse.benchmarks.rounds import Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Measured, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
 from dafuse.data.stream import Stream
 from dafuse.engine.devices import seconds
@@ -26,7 +26,7 @@ CLASSES = 5
 
 
 @dataclass(frozen=True)
-class Sizes:
+class StepSizes:
     per_class: int
     epochs: int  # as in the demo
     align_epochs: int
@@ -36,8 +36,12 @@ class Sizes:
     threads: int = 2
 
 
-STEP = Sizes(50, 5, 30, 3)
-SIZES = {"gpu": STEP, "cpu": STEP, "quick": Sizes(3, 1, 1, 2, workers=1, compiled=False, threads=1)}
+STEP = StepSizes(50, 5, 30, 3)
+SIZES = {
+    "gpu": STEP,
+    "cpu": STEP,
+    "quick": StepSizes(3, 1, 1, 2, workers=1, compiled=False, threads=1),
+}
 
 
 def parts(setting: Setting) -> Parts:
@@ -47,7 +51,7 @@ def parts(setting: Setting) -> Parts:
     return found
 
 
-def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
+def _measure(setting: Setting, sizes: StepSizes) -> list[BenchRow]:
     """Let each variant learn its own stream of tasks, one task in each round."""
     rounds = min(setting.rounds, sizes.rounds)
     dataset = random_images((rounds + 1) * CLASSES, sizes.per_class, side=64)
@@ -74,7 +78,7 @@ def _measure(setting: Setting, sizes: Sizes) -> list[Row]:
     return rows
 
 
-def _learning(trainer: Trainer, stream: Stream, sizes: Sizes) -> Callable[[], float]:
+def _learning(trainer: Trainer, stream: Stream, sizes: StepSizes) -> Callable[[], float]:
     """Return the seconds of the next task: training, Fisher, fusion, statistics, alignment."""
     coming = iter(stream)
     method = DAF(trainer=trainer, epochs=sizes.epochs, align_epochs=sizes.align_epochs)
@@ -102,7 +106,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _demo() -> list[Row]:
+def _demo() -> list[BenchRow]:
     """Run the demo as a user starts it, in its own process; once, because it takes minutes."""
 
     def demo() -> None:

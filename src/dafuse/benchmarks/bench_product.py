@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dafuse.benchmarks.rounds import Goal, Measured, Row, compared
+from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting
 from dafuse.data.sketches import SKETCHES, write_sketches
 from dafuse.errors import DafuseError
@@ -43,7 +43,7 @@ print(json.dumps([os.waitstatus_to_exitcode(status), seconds, used.ru_maxrss, sa
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProductSizes:
     per_class: int  # images, in a lesson
     height: int  # of the images
     few: int  # classes of the smaller model
@@ -52,9 +52,9 @@ class Sizes:
 
 
 SIZES = {
-    "gpu": Sizes(50, 480, 10, 1000, 64),
-    "cpu": Sizes(50, 480, 10, 1000, 64),
-    "quick": Sizes(2, 48, 2, 4, 2),
+    "gpu": ProductSizes(50, 480, 10, 1000, 64),
+    "cpu": ProductSizes(50, 480, 10, 1000, 64),
+    "quick": ProductSizes(2, 48, 2, 4, 2),
 }
 
 
@@ -67,7 +67,7 @@ def parts(setting: Setting) -> Parts:
     }
 
 
-def _cold(setting: Setting, sizes: Sizes) -> list[Row]:
+def _cold(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
     with tempfile.TemporaryDirectory() as folder:
         images, model = _drawn(folder, sizes), Path(folder) / "model"
         _dafuse("learn", model, images)
@@ -87,7 +87,7 @@ def _cold(setting: Setting, sizes: Sizes) -> list[Row]:
     ]
 
 
-def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
+def _lesson(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
     with tempfile.TemporaryDirectory() as folder:
         images = _drawn(folder, sizes)
 
@@ -116,7 +116,7 @@ def _lesson(setting: Setting, sizes: Sizes) -> list[Row]:
     ]
 
 
-def _many(setting: Setting, sizes: Sizes) -> list[Row]:
+def _many(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
     with tempfile.TemporaryDirectory() as folder:
         image = next(_drawn(folder, sizes).glob("*/*.jpg"))
         models = {count: _taught(Path(folder), count) for count in (sizes.few, sizes.many)}
@@ -139,7 +139,7 @@ def _many(setting: Setting, sizes: Sizes) -> list[Row]:
     return rows
 
 
-def _drawn(folder: str, sizes: Sizes) -> Path:
+def _drawn(folder: str, sizes: ProductSizes) -> Path:
     names = list(SKETCHES)[:CLASSES]
     return write_sketches(Path(folder) / "images", names, sizes.per_class, SEED, sizes.height)
 
