@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from filelock import lock_descriptor
 
 from dafuse.errors import DafuseError
 from dafuse.files import (
@@ -53,12 +54,11 @@ def test_failure_keeps_the_old_file_and_removes_the_temporary(tmp_path, monkeypa
 
 
 def test_what_a_killed_write_left_goes_with_the_next_and_the_living_are_let_be(tmp_path):
-    fcntl = pytest.importorskip("fcntl")
     left, other = tmp_path / ".file.0123abcd.tmp", tmp_path / ".file.of mine.tmp"
     for file in (left, other):
         file.write_bytes(b"half")
     with left.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # as the process that writes it does
+        assert lock_descriptor(held.fileno())  # as the process that writes it does
         write_atomically(tmp_path / "file", "new")
         assert left.exists()
     write_atomically(tmp_path / "file", "newer")
@@ -264,6 +264,20 @@ def test_a_read_only_disk_is_called_so(ours: Path, monkeypatch: pytest.MonkeyPat
         held(ours),
     ):
         pass
+
+
+def test_a_disk_without_locks_is_not_taken_for_a_busy_one(
+    ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("filelock.lock_descriptor", refuse)
+    said = "ours cannot be changed: No locks available"
+    with pytest.raises(DafuseError, match=said), locked(ours / ".lock", pytest.fail):
+        pass
+    write_atomically(ours / "file", "new", ours)
+    assert (ours / "file").read_text() == "new"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")

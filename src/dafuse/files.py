@@ -24,11 +24,6 @@ from typing import IO, Any
 
 from dafuse.errors import DafuseError
 
-try:
-    import fcntl
-except ImportError:  # not on Windows; there two processes go unnoticed
-    fcntl = None  # type: ignore[assignment]
-
 Name = str | os.PathLike[str]
 
 
@@ -101,9 +96,8 @@ def write_atomically(path: Name, data: str | bytes, inside: Name | None = None) 
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            if fcntl is not None:  # while it is held; Windows replaces by no file that is open
-                os.replace(temporary, target)
-        if fcntl is None:
+            if os.name == "nt":  # an open file cannot be moved there; elsewhere it stays locked
+                file.close()
             os.replace(temporary, target)
     except BaseException as error:
         if temporary is not None:
@@ -124,9 +118,8 @@ def _opened_beside(target: Path) -> IO[bytes]:
     while True:
         name = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         file = open(name, "xb")  # noqa: SIM115, closed by the caller
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks: nothing is abandoned there
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks: nothing is abandoned there
+            _lock(file, wait=True)
         if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()  # another writer of the target removed it before it was locked
@@ -134,13 +127,11 @@ def _opened_beside(target: Path) -> IO[bytes]:
 
 def _remove_abandoned(target: Path) -> None:
     """Delete what killed writes of this file left beside it. Those of the living are locked."""
-    if fcntl is None:
-        return
     pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"
     for left in target.parent.glob(pattern):
         with suppress(OSError), open(left, "rb", opener=_open_plain) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+            if _lock(file):
+                left.unlink()
 
 
 def _named(path: Name) -> Path:
@@ -214,6 +205,7 @@ def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     folder = Path(path).parent
     try:
         file = open_inside(path, folder, "ab")
+        is_free = _lock(file)
     except OSError as error:
         why: object = error.strerror or error
         if error.errno == errno.EROFS:
@@ -222,13 +214,17 @@ def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
             why = f"{path}, a file that dafuse locks, is {what}: delete it"
         raise DafuseError(f"{folder} cannot be changed: {why}") from error
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                busy()
-                fcntl.flock(file, fcntl.LOCK_EX)
+        if not is_free:
+            busy()
+            _lock(file, wait=True)
         yield
+
+
+def _lock(file: IO[Any], wait: bool = False) -> bool:
+    """Lock an open file until it is closed; return False where another has locked it."""
+    from filelock import lock_descriptor  # 20 ms, which whatever only reads need not wait for
+
+    return lock_descriptor(file.fileno(), blocking=wait)
 
 
 def remove_leftovers(folder: Path) -> None:
