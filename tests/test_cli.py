@@ -12,13 +12,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from conftest import clean_environment
 from dafuse.commands.run import RECIPES, parse, read_recipe
 from dafuse.engine.config import LATER
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
+from helpers.places import ROOT
+from helpers.processes import clean_environment
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 GUIDE = (ROOT / "docs" / "guide.md").read_text()  # goes on where the README ends

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dafuse.cli import main
-from product_models import files, taught
+from helpers.product_models import files, taught
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 

@@ -23,7 +23,7 @@ from faults.forgery import (
     forge_version,
 )
 from faults.world import World, require_well
-from run_folders import add_measurement, make_run
+from helpers.run_folders import add_measurement, make_run
 
 Words = Callable[[Path], Sequence[object]]  # of a command, for the folder of the subject
 RUN = ("run", "--method", "simplecil", "--increment", "[2,1]", "--device", "cpu")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LATER, NAMES, dafuse
 from dafuse.cli import how_to_install, main
+from helpers.light_core import LATER, NAMES, dafuse
 
 TORCH = "pip install 'dafuse[torch]'"
 

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from conftest import LATER, NAMES
 from dafuse import Classifier, DafuseClassifier
+from helpers.light_core import LATER, NAMES
 
 
 def labelled(root: Path) -> tuple[list[Path], list[str]]:

@@ -1,0 +1,125 @@
+"""Steps and forward passes as CUDA graphs do what the plain ones do. Needs a CUDA device."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dafuse.backbones.adapter import Adapter
+from dafuse.engine.cuda_graphs import GraphedWork
+from dafuse.engine.trainer import Trainer, _optimiser, _set_rates
+from dafuse.heads.alignment import Step, align
+from dafuse.heads.gaussians import Sampler
+from dafuse.methods.schedule import Group, Schedule
+from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import fit_with_proxy
+from helpers.small_datasets import small_dataset
+from helpers.small_runs import small_stream, small_trainer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def training(graphed: bool, optimiser: str, waits: bool = False) -> tuple[list[float], list[str]]:
+    """Losses of forty steps of two batch sizes, the rate falling, and what was said."""
+    device, said = torch.device("cuda"), []
+    generator = torch.Generator(device).manual_seed(3)
+    weight = nn.Parameter(torch.randn(5, 3 * 8 * 8, device=device, generator=generator) * 0.1)
+    schedule = Schedule(4, 6, lr=0.05, weight_decay=1e-3, optimiser=optimiser)  # type: ignore[arg-type]
+    tuned = _optimiser([Group([weight], 0.5)], schedule, device if graphed else None)
+    pulled = torch.zeros_like(weight)
+
+    def step(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+        tuned.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(images_B3SS.flatten(1) @ weight.T, labels_B)
+        loss.backward()
+        tuned.step()
+        if waits and float(loss) < 0:
+            raise AssertionError
+        with torch.no_grad():
+            weight.lerp_(pulled, 0.01)
+        return loss.detach()
+
+    take = GraphedWork(step, "this step", said.append) if graphed else step
+    losses = []
+    for epoch in range(8):
+        _set_rates(tuned, 1 - epoch / 10)
+        for size in (6, 6, 6, 6, 2):
+            images = torch.randn(size, 3, 8, 8, device=device, generator=generator)
+            labels = torch.randint(5, (size,), device=device, generator=generator)
+            losses.append(take(images, labels))
+    return [float(loss) for loss in losses], said
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_graphed_steps_train_as_plain_ones(optimiser: str) -> None:
+    plain, _ = training(graphed=False, optimiser=optimiser)
+    replayed, said = training(graphed=True, optimiser=optimiser)
+    assert replayed == pytest.approx(plain, rel=1e-3)
+    assert len(set(replayed)) == 40
+    assert not said
+
+
+def test_a_step_that_waits_for_the_device_goes_on_ungraphed() -> None:
+    plain, _ = training(graphed=False, optimiser="sgd")
+    torch.cuda.manual_seed(5)
+    expected = torch.rand(3, device="cuda")
+    torch.cuda.manual_seed(5)
+    ungraphed, said = training(graphed=True, optimiser="sgd", waits=True)
+    assert ungraphed == pytest.approx(plain, rel=1e-3)
+    (line,) = said
+    assert "cannot be captured as a CUDA graph" in line
+    assert torch.equal(torch.rand(3, device="cuda"), expected)  # dropout would draw from it, too
+
+
+def test_graphed_passes_are_those_of_the_adapter_as_it_is_now() -> None:
+    """Values changed in place or by replayed steps, tensors put elsewhere, adapters that go."""
+    dataset = small_dataset([7, 7])
+    trainer = small_trainer(dataset, device="cuda", compiled=True)
+    task = small_stream(dataset, [2])[0]
+    images = torch.randn(4, 3, 32, 32, device="cuda")
+
+    def off(adapter: Adapter | None) -> float:
+        with torch.no_grad():
+            found, right = trainer.encode(images, adapter), trainer.network(images, adapter)
+        return float((found - right).norm() / right.norm())
+
+    kept = _random_adapter(trainer, 0)
+    for number in range(12):
+        passing = _random_adapter(trainer, number)
+        for _ in range(6):
+            assert max(map(off, [passing, kept, None])) < 1e-3
+        if number == 3:
+            kept.down.weight.data = 2 * kept.down.weight.data  # elsewhere
+        elif number == 6:
+            before = kept.tensors()
+            fit_with_proxy(trainer, task, kept, Schedule(4, 4, lr=0.1))  # graphed steps
+            assert not torch.equal(kept.tensors()["up.weight"], before["up.weight"])
+        else:
+            kept.set(_random_adapter(trainer, 50 + number).tensors())  # in place
+    assert trainer.forward.compiles
+
+
+def test_graphed_alignment_gives_the_rows_of_plain_alignment() -> None:
+    said: list[str] = []
+    generator = torch.Generator("cuda").manual_seed(1)
+    means = torch.randn(7, 12, device="cuda", generator=generator)
+    sampler = Sampler(means, torch.randn(7, 12, 12, device="cuda", generator=generator), None)
+    start = torch.randn(7, 12, device="cuda", generator=generator)
+
+    def aligned(faster: Callable[[Step], Step] | None) -> Tensor:
+        seeded = torch.Generator("cuda").manual_seed(2)
+        return align(start, sampler, seeded, epochs=5, samples=16, lr=0.1, faster=faster)
+
+    graphed = aligned(lambda step: GraphedWork(step, "a step", said.append))
+    torch.testing.assert_close(graphed, aligned(None), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(graphed, start, atol=1e-2)
+    assert not said
+
+
+def _random_adapter(trainer: Trainer, number: int) -> Adapter:
+    adapter = start_adapter(trainer, number, rank=4)
+    generator = torch.Generator("cuda").manual_seed(number)
+    for parameter in adapter.parameters():
+        parameter.data.normal_(generator=generator)
+    return adapter

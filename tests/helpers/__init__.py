@@ -1,0 +1,1 @@
+"""Shared by the tests; each file says what is in it."""

@@ -1,0 +1,199 @@
+"""AnaCP: sums over tasks give what regressions on all images at once give; targets lie apart."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dafuse.errors import DafuseError
+from dafuse.heads.sums import pooled
+from dafuse.methods.anacp import AnaCP, alike, gram_and_moments, spread
+from dafuse.methods.registry import require_observes
+from helpers.small_datasets import small_dataset
+from helpers.small_runs import small_stream, small_trainer
+
+COUNTS = [6, 5, 4, 7]
+QUICK = {"width": 20, "samples": 8, "penalty": 0.5, "precision": "float64"}
+
+
+def learned(counts: list[int], sizes: list[int], **options) -> tuple:
+    dataset = small_dataset(counts)
+    trainer = small_trainer(dataset)
+    method = AnaCP(trainer=trainer, **{**QUICK, **options})
+    stream = small_stream(dataset, sizes)
+    return method, trainer, stream, [method.learn(task) for task in stream]
+
+
+def ridge(hidden_NM: Tensor, targets_NK: Tensor, penalty: float) -> Tensor:
+    """Weights [M, K], image by image as the textbook has it."""
+    return torch.linalg.solve(
+        hidden_NM.T @ hidden_NM + penalty * torch.eye(hidden_NM.shape[1]).double(),
+        hidden_NM.T @ targets_NK,
+    )
+
+
+def power(matrix: Tensor, exponent: float) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors @ torch.diag(values**exponent) @ vectors.T
+
+
+@pytest.mark.parametrize("options", [{}, {"width": 60, "lifts": 2}, {"dewhiten": True}])
+def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
+    method, trainer, stream, _ = learned(COUNTS, [2, 1, 1], **options)
+    parts = [trainer.features(task.train, None) for task in stream]
+    labels = torch.cat([labels for _, labels in parts])
+    units = F.normalize(torch.cat([feats for feats, _ in parts]), dim=1).double()
+    means = torch.stack([units[labels == label].mean(0) for label in range(4)])
+    apart = units - means[labels]
+    covariance = apart.T @ apart / len(units) + 1e-4 * torch.eye(trainer.network.width).double()
+    targets = spread(means, covariance, 1.0, options.get("dewhiten", False))
+
+    maps = []
+    for random in method.random_HDM:
+        hidden = F.gelu(units @ random.double())
+        maps.append(ridge(hidden, targets[labels], method.penalty))  # a target for each image
+
+    def hidden_of(features: Tensor) -> Tensor:
+        projected = [
+            F.normalize(F.gelu(features @ random.double()) @ weights, dim=1)
+            for random, weights in zip(method.random_HDM, maps, strict=True)
+        ]
+        return F.gelu(torch.stack(projected).mean(0) @ method.last_DM.double())
+
+    drawn = method._drawn(means, covariance).double()
+    one_hot = F.one_hot(torch.arange(4).repeat_interleave(method.samples)).double()
+    weights = ridge(hidden_of(drawn), one_hot, method.penalty)
+    ((images, _),) = trainer.batches(stream[0].test)
+    with torch.no_grad():
+        encoded = F.normalize(trainer.encode(images, None), dim=1).double()
+        assert torch.allclose(
+            method.logits(images).double(), hidden_of(encoded) @ weights, atol=1e-3
+        )
+    assert torch.allclose(method.targets_CD.double(), targets, atol=1e-5)
+
+
+@pytest.mark.parametrize("dewhiten", [False, True])
+def test_targets_are_means_moved_along_the_nearest_orthonormal_directions(dewhiten: bool) -> None:
+    """To raise every singular value by alpha is to add alpha times the polar factor."""
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(5, 9, generator=generator).double()
+    rows = torch.randn(30, 9, generator=generator).double()
+    covariance = rows.T @ rows / 30
+    centre = means.mean(0)
+    white = (means - centre) @ power(covariance, -0.5)
+    values, vectors = torch.linalg.eigh(white.T @ white)
+    values, vectors = values[-4:], vectors[:, -4:]  # five centred means span four directions
+    polar = white @ vectors @ torch.diag(values**-0.5) @ vectors.T
+    wanted = (white + 0.7 * polar) @ power(covariance, 0.5 if dewhiten else -0.5) + centre
+    found = spread(means, covariance, 0.7, dewhiten)
+    assert torch.allclose(found, wanted / wanted.norm(dim=1, keepdim=True), atol=1e-9)
+
+
+def test_undone_whitening_without_repulsion_gives_the_means_back() -> None:
+    means = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).double()
+    covariance = torch.diag(torch.arange(1.0, 7.0)).double()
+    found = spread(means, covariance, 0.0, dewhiten=True)
+    assert torch.allclose(found, F.normalize(means, dim=1), atol=1e-12)
+
+
+def test_targets_do_not_hang_on_rounding() -> None:
+    """Centred means have a singular value of zero, beside which stands any direction at all."""
+    generator = torch.Generator().manual_seed(2)
+    means = torch.randn(5, 9, generator=generator).double()
+    nudged = means + 1e-13 * torch.randn(5, 9, generator=generator).double()
+    covariance = torch.diag(torch.linspace(1e-3, 1, 9)).double()
+    found = [spread(each, covariance, 1.0, dewhiten=False) for each in (means, nudged)]
+    assert torch.allclose(*found, atol=1e-9)
+
+
+def test_one_class_has_its_mean_for_a_target() -> None:
+    means = torch.tensor([[3.0, 4.0]]).double()
+    found = spread(means, torch.eye(2).double(), 1.0, dewhiten=False)
+    assert torch.allclose(found, torch.tensor([[0.6, 0.8]]).double())
+
+
+def test_repulsion_sets_means_apart_that_are_alike() -> None:
+    generator = torch.Generator().manual_seed(3)
+    shared = 3 * torch.randn(20, generator=generator)
+    means = (shared + torch.randn(8, 20, generator=generator)).double()
+    covariance = torch.eye(20).double()
+    sizes = [alike(spread(means, covariance, alpha, dewhiten=True)) for alpha in (0, 1, 5)]
+    assert alike(means) == pytest.approx(sizes[0])
+    assert sizes[0] > sizes[1] > sizes[2]
+
+
+def test_alike_is_the_mean_cosine_of_pairs() -> None:
+    rows = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 3.0]])
+    assert alike(rows) == pytest.approx((0 + 0.5**0.5 + 0.5**0.5) / 3)
+    assert alike(rows[:1]) == 0
+
+
+@pytest.mark.parametrize("images", [4, 40])  # fewer, and more, than there are columns
+def test_sums_about_means_give_sums_about_the_origin(images: int) -> None:
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.randn(images, 6, generator=generator).double()
+    labels = torch.arange(images) % 3
+    sums = pooled(6, hidden)
+    sums.add(hidden, labels)
+    gram, moments = gram_and_moments(sums)
+    assert torch.allclose(gram, hidden.T @ hidden)
+    assert torch.allclose(moments, F.one_hot(labels).double().T @ hidden)
+
+
+def test_drawn_features_have_the_mean_of_their_class_and_the_covariance_of_all() -> None:
+    method, trainer, *_ = learned([3, 3], [2], samples=4000)
+    width = trainer.network.width
+    means = torch.randn(2, width, generator=torch.Generator().manual_seed(5)).double()
+    rows = torch.randn(3 * width, width, generator=torch.Generator().manual_seed(6)).double()
+    covariance = rows.T @ rows / len(rows)
+    drawn = method._drawn(means, covariance).unflatten(0, (2, 4000)).double()
+    assert torch.allclose(drawn.mean(1), means, atol=0.15)
+    for of_class in drawn:
+        assert torch.allclose(torch.cov(of_class.T), covariance, atol=0.25)
+    assert torch.equal(drawn, method._drawn(means, covariance).unflatten(0, (2, 4000)).double())
+
+
+def test_the_order_of_tasks_does_not_matter() -> None:
+    dataset = small_dataset(COUNTS)
+    stream = small_stream(dataset, [2, 2])
+    found = []
+    for order in ((0, 1), (1, 0)):
+        method = AnaCP(trainer=small_trainer(dataset), **QUICK)
+        for index in order:
+            method.learn(stream[index])
+        found.append(method)
+    assert torch.allclose(found[0].targets_CD, found[1].targets_CD, atol=1e-6)
+    assert torch.allclose(found[0].weights_CM, found[1].weights_CM, atol=1e-4)
+
+
+def test_what_is_drawn_from_the_seed_is_not_kept() -> None:
+    method, *_ = learned([3, 3], [2])
+    other = AnaCP(trainer=small_trainer(small_dataset([3, 3])), **QUICK)
+    assert torch.equal(method.last_DM, other.last_DM)
+    drawn = [*method.random_HDM, method.last_DM]
+    assert all(not torch.equal(one, two) for one, two in pairwise(drawn))
+    assert all(t.shape != method.last_DM.shape for t in method.state().values())
+
+
+def test_only_the_first_task_trains_and_only_where_asked() -> None:
+    options = {"epochs": 1, "batch_size": 4, "adapter_rank": 4}
+    _, trainer, *_ = learned([5, 5], [1, 1], tune="first", **options)
+    assert len(trainer.epoch_losses) == 1
+    _, trainer, *_ = learned([5, 5], [1, 1], **options)
+    assert not trainer.epoch_losses
+
+
+def test_what_trains_in_a_task_refuses_streams_without_tasks() -> None:
+    require_observes("anacp", "online", {"tune": "none"})
+    with pytest.raises(DafuseError, match="anacp trains an adapter in the first task"):
+        require_observes("anacp", "online", {"tune": "first"})
+
+
+@pytest.mark.parametrize(
+    "options", [{"width": 0}, {"lifts": 0}, {"samples": 0}, {"penalty": 0.0}, {"jitter": 0.0}]
+)
+def test_what_makes_no_projection_is_refused(options: dict) -> None:
+    with pytest.raises(DafuseError, match=f"method.{next(iter(options))} must be at least"):
+        AnaCP(trainer=small_trainer(small_dataset([2, 2])), **options)
