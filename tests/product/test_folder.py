@@ -5,6 +5,7 @@ import json
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,21 @@ def test_a_newer_format_asks_for_a_newer_dafuse(model: Path, file: str) -> None:
     rewrite(model, file, format=FORMAT + 1)
     with pytest.raises(DafuseError, match=rf"format {FORMAT + 1}.*newer dafuse"):
         Classifier.open(model, device="cpu")
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_a_model_of_format_3_tells_by_its_history_whether_it_mirrors(
+    model: Path, flip: bool
+) -> None:
+    version = Classifier.open(model, device="cpu").version
+    file = model / "versions" / "0002.json"
+    content = json.loads(file.read_text())
+    assert content.pop("flip") is True
+    history = [{**step, "flip": flip} for step in content["history"][:1]] + content["history"][1:]
+    file.write_text(json.dumps(content))
+    rewrite(model, "versions/0002.json", format=3, history=history)
+    found = Classifier.open(model, device="cpu").version
+    assert found == replace(version, flip=flip, history=history)
 
 
 def test_a_model_of_format_2_is_read_and_learns_on(model: Path) -> None:

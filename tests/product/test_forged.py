@@ -90,6 +90,7 @@ WRONG: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("parent", "number"), [2, 0, -1]),
     (("parent", "sha256"), ["x"]),
     (("seed",), [-1, "x"]),
+    (("flip",), [None, 1, "no"]),
     (("key",), ["xyz", "0", 5]),
     (("numbers", "sharpness"), [float("inf"), "x", None]),
     (("numbers", "familiar_start"), [-1, 10**6]),

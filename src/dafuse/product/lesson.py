@@ -123,6 +123,7 @@ def next_version(
         {"did": "learn", "when": when, **report.record(), **options},
         digest,
         next_id=version.next_id + len(lesson.names) - lesson.known,
+        flip=options.get("flip", version.flip),
         classes=classes,
         shared=objects.shared,
         predict=objects.predict,

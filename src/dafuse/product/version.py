@@ -76,6 +76,7 @@ class Version:
     method: str
     settings: dict[str, Any]  # of the method, every option
     seed: int
+    flip: bool  # whether a lesson trains on mirrored images, too, unless it says otherwise
     key: str  # random: pictures that were taught are recognised by a hash with this key
     next_id: int  # of classes
     classes: list[ClassRecord]  # in the order of the class weights
@@ -93,11 +94,6 @@ class Version:
     @property
     def names(self) -> list[str]:
         return [record.name for record in self.classes]
-
-    @property
-    def flip(self) -> bool:
-        """Whether the last lesson that trained used mirrored images, too; True before the first."""
-        return bool(next((one["flip"] for one in reversed(self.history) if "flip" in one), True))
 
     @property
     def objects(self) -> set[str]:
@@ -149,6 +145,7 @@ def blank(
         method=method,
         settings=settings,
         seed=seed,
+        flip=True,
         key=key,
         next_id=0,
         classes=[],

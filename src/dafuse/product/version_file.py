@@ -29,7 +29,7 @@ from dafuse.shapes import (
     require_shape,
 )
 
-FORMAT = 3  # 2: without interpolation, crop and file of the backbone
+FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
 LARGEST = 2**53  # of whole numbers: floats count up to there
 DEEPEST = 8  # lists and objects within each other
 
@@ -61,8 +61,8 @@ CLASS = Keys(
 VERSION = Keys(
     {
         **{"number": FROM_1, "parent": Maybe(REF), "made_by": WORD, "backbone": BACKBONE},
-        **{"method": WORD, "settings": Each(ANYTHING), "seed": COUNT, "key": KEY},
-        **{"next_id": COUNT, "classes": [CLASS]},
+        **{"method": WORD, "settings": Each(ANYTHING), "seed": COUNT, "flip": FLAG},
+        **{"key": KEY, "next_id": COUNT, "classes": [CLASS]},
         **{"shared": OBJECT, "predict": DIGEST, "seen": [OBJECT], "numbers": Each(FINITE)},
         "history": [Keys({"did": WORD, "when": WORD, "version": FROM_1})],
     }
@@ -90,6 +90,8 @@ def from_json(content: Any, file: object) -> Version:
         _require_countable(content)
         if content["format"] == 1:
             content = _of_format_1(content)
+        if content["format"] < 4:
+            content = {**content, "flip": _last_flip(content["history"])}
         require_shape(content, VERSION)
         parent = content["parent"]
         known = {
@@ -179,6 +181,11 @@ def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
         },
         "history": [{"version": content["number"], **step}],
     }
+
+
+def _last_flip(history: list[dict[str, Any]]) -> bool:
+    """Return whether the last lesson that trained used mirrored images; True before the first."""
+    return bool(next((step["flip"] for step in reversed(history) if "flip" in step), True))
 
 
 def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
