@@ -13,11 +13,12 @@ from PIL import Image
 from dafuse.cli import main
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.product.evaluation import Evaluation, evaluate
-from dafuse.product.evaluation_charts import ChartedAnswers, refusal_curve, reliability
 from dafuse.product.evaluation_page import (
     MATRIX,
     MISTAKES,
     evaluation_page,
+    refusal_curve,
+    reliability_bins,
     shown_in_matrix,
     worst_mistakes,
     write_evaluation_page,
@@ -159,7 +160,7 @@ def test_classes_that_were_all_never_taught_still_make_a_page() -> None:
 def test_bins_say_how_sure_and_how_often_right() -> None:
     sure = np.array([0.91, 0.99, 0.55, 0.5, 1.0])
     right = np.array([True, False, True, False, True])
-    bins = reliability(ChartedAnswers(sure, sure, right, ~right))
+    bins = reliability_bins(sure, right)
     assert [one.images for one in bins] == [2, 3]
     assert [one.right for one in bins] == pytest.approx([1 / 2, 2 / 3])
     assert [one.probability for one in bins] == pytest.approx([0.525, 2.9 / 3])

@@ -19,8 +19,7 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import make_ledger
 from dafuse.product.summary import summarise
-from dafuse.product.version import Version, VersionRef
-from dafuse.product.version_file import FORMAT
+from dafuse.product.version import FORMAT, Version, VersionRef
 from dafuse.progress import Progress
 from helpers.product_models import files, needed, pictures, taught, write_folders
 

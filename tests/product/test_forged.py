@@ -20,8 +20,16 @@ from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import BackboneRecord, ClassRecord, Version, VersionRef
-from dafuse.product.version_file import BACKBONE, CLASS, REF, VERSION
+from dafuse.product.version import (
+    BACKBONE,
+    CLASS,
+    REF,
+    VERSION,
+    BackboneRecord,
+    ClassRecord,
+    Version,
+    VersionRef,
+)
 from dafuse.sealed import SEAL, write_sealed
 from helpers.product_models import files, pictures, taught, write_folders
 

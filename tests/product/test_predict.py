@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
-from dafuse.product.version_file import FORMAT
+from dafuse.product.version import FORMAT
 from dafuse.progress import Progress
 from dafuse.taught.daf_calibration import PRIOR_SHARPNESS, Calibration, with_held_out
 from helpers.places import OLD_MODEL

@@ -1,6 +1,7 @@
 """An evaluation as one HTML page: accuracy, confusion, worst mistakes, calibration, refusal.
 
 The page is complete in itself: no script, nothing from the network, for screens light and dark.
+Charts are SVG, in colours that are CSS variables of the page: readable in both forms.
 """
 
 import base64
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from string import Template
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -19,7 +21,6 @@ from dafuse import __version__
 from dafuse.data.pictures import pixels_of
 from dafuse.files import write_atomically
 from dafuse.product.evaluation import Answered, Evaluation, Score
-from dafuse.product.evaluation_charts import ChartedAnswers, refusal_chart, reliability_chart
 from dafuse.wording import counted
 
 MATRIX = 24  # classes in the matrix at most; of more, those confused most
@@ -27,6 +28,10 @@ MISTAKES = 24  # pictures
 PAIRS = 15  # of confused classes
 THUMBNAIL = 168  # pixels, the longer side
 UNKNOWN = "unknown"
+BINS = 10  # of probabilities
+WIDTH, HEIGHT = 420, 320
+LEFT, TOP, RIGHT, BOTTOM = 56, 14, 26, 46  # margins
+POINTS = 120  # of a curve at most
 
 
 def write_evaluation_page(
@@ -188,17 +193,17 @@ def _thumbnail(image: object) -> str:
 def _charts(answered: Sequence[Answered]) -> str:
     if not answered:
         return "<p>There is no image of a class that the model knows.</p>"
-    answers = ChartedAnswers(
-        np.array([one.probability for one in answered]),
-        np.array([one.familiarity for one in answered]),
-        np.array([one.best == one.name for one in answered]),
-        np.array([one.unknown for one in answered]),
-    )
+    probability_N = np.array([one.probability for one in answered])
+    familiarity_N = np.array([one.familiarity for one in answered])
+    right_N = np.array([one.best == one.name for one in answered])
+    unknown_N = np.array([one.unknown for one in answered])
+    reliability = reliability_chart(probability_N, right_N)
+    refusal = refusal_chart(probability_N, familiarity_N, right_N, unknown_N)
     return (
-        f"<figure><h3>Are its probabilities true?</h3>{reliability_chart(answers)}<figcaption>"
+        f"<figure><h3>Are its probabilities true?</h3>{reliability}<figcaption>"
         "Images are grouped by the probability of their most probable class. On the dashed line, "
         "as many are right as the probability says. Bars: how many images a group has."
-        f"</figcaption></figure><figure><h3>What does refusing gain?</h3>{refusal_chart(answers)}"
+        f"</figcaption></figure><figure><h3>What does refusing gain?</h3>{refusal}"
         '<figcaption>The least sure images are refused first: by <b class="first">probability</b>, '
         'or by <b class="second">familiarity</b>, which is how the model answers unknown. The dot '
         "is the model as it is, where it refuses some.</figcaption></figure>"
@@ -239,3 +244,120 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "
         f'<div class="scroll"><table>{title}<thead><tr>{top}</tr></thead><tbody>{body}</tbody>'
         "</table></div>"
     )
+
+
+class Bin(NamedTuple):
+    """Images whose probability is about the same."""
+
+    images: int
+    probability: float  # on average
+    right: float  # share
+
+
+def reliability_bins(probability_N: np.ndarray, right_N: np.ndarray) -> list[Bin]:
+    """Bins of equal width that have images, from 0 to 1."""
+    which_N = np.minimum((probability_N * BINS).astype(int), BINS - 1)
+    return [
+        Bin(
+            int((which_N == number).sum()),
+            float(probability_N[which_N == number].mean()),
+            float(right_N[which_N == number].mean()),
+        )
+        for number in range(BINS)
+        if (which_N == number).any()
+    ]
+
+
+def refusal_curve(sure_N: np.ndarray, right_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Share refused and accuracy of the others, where the least sure are refused first.
+
+    Images that are equally sure are refused together.
+    """
+    order = np.argsort(-sure_N, kind="stable")
+    sure_N, right_N = sure_N[order], right_N[order]
+    kept_N = np.arange(1, len(order) + 1)
+    accuracy_N = np.cumsum(right_N) / kept_N
+    ends_N = np.append(sure_N[1:] != sure_N[:-1], True)
+    return 1 - kept_N[ends_N] / len(order), accuracy_N[ends_N]
+
+
+def reliability_chart(probability_N: np.ndarray, right_N: np.ndarray) -> str:
+    """Draw the share that is right against the probability of the answer."""
+    bins = reliability_bins(probability_N, right_N)
+    most = max(one.images for one in bins)
+    bars = "".join(
+        f'<rect class="bar" x="{_x(one.probability) - 9:.1f}" '
+        f'y="{_y(0.22 * one.images / most):.1f}" width="18" '
+        f'height="{_y(0) - _y(0.22 * one.images / most):.1f}"/>'
+        for one in bins
+    )
+    dots = "".join(
+        f'<circle class="dot" cx="{_x(one.probability):.1f}" cy="{_y(one.right):.1f}" r="5">'
+        f"<title>{one.images} images: {one.probability:.0%} sure, {one.right:.0%} right</title>"
+        "</circle>"
+        for one in bins
+    )
+    even = f'<path class="even" d="M{_x(0)},{_y(0)} L{_x(1)},{_y(1)}"/>'
+    path = _path([(one.probability, one.right) for one in bins], "curve")
+    axes = _axes("probability of the answer", "share that is right", 0.0)
+    return _svg(axes + bars + even + path + dots, "Share that is right against probability")
+
+
+def refusal_chart(
+    probability_N: np.ndarray, familiarity_N: np.ndarray, right_N: np.ndarray, unknown_N: np.ndarray
+) -> str:
+    """Draw the accuracy against the share refused, by probability and by familiarity."""
+    curves = [
+        ("curve", refusal_curve(probability_N, right_N)),
+        ("curve second", refusal_curve(familiarity_N, right_N)),
+    ]
+    lowest = min(float(accuracy.min()) for _, (_, accuracy) in curves)
+    floor = min(0.9, np.floor(10 * lowest) / 10)
+    drawn = _axes("share of the images refused", "share of the others that is right", floor)
+    for kind, (refused, accuracy) in curves:
+        which = np.unique(np.linspace(0, len(refused) - 1, POINTS).astype(int))
+        drawn += _path(list(zip(refused[which], accuracy[which], strict=True)), kind, floor)
+    if 0 < (refused_now := float(unknown_N.mean())) < 1:
+        right = float(right_N[~unknown_N].mean())
+        drawn += (
+            f'<circle class="dot second" cx="{_x(refused_now):.1f}" cy="{_y(right, floor):.1f}" '
+            f'r="5"><title>the model as it is: {refused_now:.1%} refused, {right:.1%} of the '
+            "others right</title></circle>"
+        )
+    return _svg(drawn, "Accuracy against the share of images refused")
+
+
+def _x(share: float) -> float:
+    return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def _y(share: float, floor: float = 0.0) -> float:
+    return HEIGHT - BOTTOM - (share - floor) / (1 - floor) * (HEIGHT - TOP - BOTTOM)
+
+
+def _path(points: Sequence[tuple[float, float]], kind: str, floor: float = 0.0) -> str:
+    steps = " L".join(f"{_x(x):.1f},{_y(y, floor):.1f}" for x, y in points)
+    return f'<path class="{kind}" d="M{steps}"/>'
+
+
+def _axes(below: str, beside: str, floor: float) -> str:
+    """Grid, ticks in percent, and what the axes are."""
+    drawn = ""
+    for step in range(6):
+        share = step / 5
+        height = floor + share * (1 - floor)
+        x, y = _x(share), _y(height, floor)
+        drawn += f'<path class="grid" d="M{_x(0)},{y:.1f} H{_x(1)} M{x:.1f},{_y(1)} V{_y(0)}"/>'
+        drawn += f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{height:.0%}</text>'
+        drawn += f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
+        drawn += f"{share:.0%}</text>"
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    drawn += f'<text x="{_x(0.5):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{below}</text>'
+    return drawn + (
+        f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">'
+        f"{beside}</text>"
+    )
+
+
+def _svg(inside: str, label: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{inside}</svg>'

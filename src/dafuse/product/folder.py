@@ -35,8 +35,14 @@ from dafuse.files import (
     remove_leftovers,
     write_atomically,
 )
-from dafuse.product.version import Version, VersionRef
-from dafuse.product.version_file import FORMAT, from_json, pointers_from_json, to_json
+from dafuse.product.version import (
+    FORMAT,
+    Version,
+    VersionRef,
+    from_json,
+    pointers_from_json,
+    to_json,
+)
 from dafuse.progress import Progress
 from dafuse.sealed import read_sealed, write_sealed
 from dafuse.taught.contract import Arrays

@@ -35,7 +35,7 @@ from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
 from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.sources import images_to_test
-from dafuse.product.version_file import require_format
+from dafuse.product.version import require_format
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode
 

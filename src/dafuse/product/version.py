@@ -1,15 +1,41 @@
-"""What a version of a model says about itself: plain records. `version_file` has their JSON."""
+"""A version of a model: plain records, the JSON of its file, and back.
 
+What is read is checked, whoever wrote it. A file whose hash is right may still have been made by
+hand, to harm who opens it: so every record has the types below, every number is one that can be
+counted with, and class names are held to the rule by which they were taught.
+"""
+
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from dafuse import __version__
+from dafuse.backbones.card import read_preprocessing
 from dafuse.backbones.extractor import Extractor
-from dafuse.data.names import composed
+from dafuse.data.names import composed, require_taught_names
 from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.shapes import (
+    AMOUNT,
+    ANYTHING,
+    COUNT,
+    FLAG,
+    NUMBER,
+    WORD,
+    Each,
+    Keys,
+    Kind,
+    Maybe,
+    require_shape,
+)
 from dafuse.taught.table import entry_of
+
+FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
+LARGEST = 2**53  # of whole numbers: floats count up to there
+DEEPEST = 8  # lists and objects within each other
 
 
 @dataclass(frozen=True)
@@ -159,3 +185,168 @@ def blank(
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _text_like(words: str, pattern: str) -> Kind:
+    return Kind(words, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)))
+
+
+FROM_1 = Kind("a whole number from 1 on", lambda value: COUNT.holds(value) and value >= 1)
+FINITE = Kind("a number that is finite", lambda value: NUMBER.holds(value) and math.isfinite(value))
+POSITIVE = Kind("a number above 0", lambda value: AMOUNT.holds(value) and value > 0)
+DIGEST = _text_like("a SHA-256", "[0-9a-f]{64}")
+OBJECT = _text_like("the SHA-256 of an object", "([0-9a-f]{64})?")  # "" for none
+KEY = _text_like("a key", "([0-9a-f]{2}){0,64}")
+REF = Keys({"number": FROM_1, "sha256": DIGEST})
+BACKBONE = Keys(
+    {
+        **{"tag": WORD, "sha256": WORD, "size": FROM_1, "resize": FROM_1},
+        **{"mean": [FINITE], "std": [POSITIVE]},
+    },
+    {"interpolation": WORD, "crop": WORD, "file": WORD},
+)
+CLASS = Keys(
+    {
+        **{"id": COUNT, "name": WORD, "images": COUNT, "pixels": COUNT},
+        **{"learned": WORD, "updated": WORD, "record": OBJECT},
+    }
+)
+VERSION = Keys(
+    {
+        **{"number": FROM_1, "parent": Maybe(REF), "made_by": WORD, "backbone": BACKBONE},
+        **{"method": WORD, "settings": Each(ANYTHING), "seed": COUNT, "flip": FLAG},
+        **{"key": KEY, "next_id": COUNT, "classes": [CLASS]},
+        **{"shared": OBJECT, "predict": DIGEST, "seen": [OBJECT], "numbers": Each(FINITE)},
+        "history": [Keys({"did": WORD, "when": WORD, "version": FROM_1})],
+    }
+)
+LEARNED = Keys({"name": WORD, "new": FLAG, "images": COUNT})
+STEPS: Mapping[str, Keys] = {  # what is read of each step, beside what it did and when
+    "learn": Keys(
+        {"classes": [LEARNED], "accuracy": Maybe(NUMBER), "how": WORD},
+        {"alike": [Keys({"name": WORD, "other": WORD})]},
+    ),
+    "forget": Keys({"classes": [WORD], "for_good": FLAG}),
+    "rename": Keys({"old": WORD, "new": WORD}),
+    "merge": Keys({"models": [WORD], "classes": COUNT}),
+}
+POINTER = Keys({"version": FROM_1, "sha256": DIGEST}, {"oldest": FROM_1})
+
+
+def to_json(version: Version) -> dict[str, Any]:
+    return {"format": FORMAT, **asdict(version)}
+
+
+def from_json(content: Any, file: object) -> Version:
+    require_format(content, file)
+    try:
+        _require_countable(content)
+        if content["format"] == 1:
+            content = _of_format_1(content)
+        if content["format"] < 4:
+            content = {**content, "flip": _last_flip(content["history"])}
+        require_shape(content, VERSION)
+        parent = content["parent"]
+        known = {
+            **{key: value for key, value in content.items() if key != "format"},
+            "parent": None if parent is None else VersionRef(**parent),
+            "backbone": BackboneRecord(**content["backbone"]),
+            "classes": [ClassRecord(**record) for record in content["classes"]],
+        }
+        version = Version(**known)
+        _check(version)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DafuseError(f"{file} is not a version of a dafuse model: {error}") from None
+    return version
+
+
+def pointers_from_json(content: Any, file: object) -> tuple[VersionRef, int]:
+    """Return the version that counts and the number of the oldest, as model.json names them."""
+    require_format(content, file)
+    try:
+        _require_countable(content)
+        require_shape(content, POINTER)
+        oldest = content.get("oldest", 1)
+        _require(oldest <= content["version"], "the oldest version is newer than that")
+    except ValueError as error:
+        raise DafuseError(f"{file} is not of a dafuse model: {error}") from None
+    return VersionRef(content["version"], content["sha256"]), oldest
+
+
+def _check(version: Version) -> None:
+    """Refuse, by `ValueError`, what has the shape of a version and would never be written."""
+    parent = version.parent
+    _require(parent is None or parent.number < version.number, "its parent is no earlier version")
+    read_preprocessing(asdict(version.backbone.preprocessing))
+    require_taught_names(version.names)
+    ids = {record.id for record in version.classes}
+    _require(len(ids) == len(version.classes), "two classes have the same id")
+    _require(len(set(version.names)) == len(version.names), "two classes have the same name")
+    _require(version.next_id > max(ids, default=-1), "its next class has the id of another")
+    for number, step in enumerate(version.history):
+        did = step["did"]
+        _require(did in STEPS, f"its history tells of {did!r}, which dafuse does not do")
+        require_shape(step, STEPS[did], f"history[{number}]")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _require_countable(value: Any, depth: int = 0) -> None:
+    """Refuse whole numbers that no float holds, and what is nested deeper than anything of ours."""
+    _require(depth <= DEEPEST, "it is nested too deeply")
+    if isinstance(value, int):
+        _require(abs(value) < LARGEST, "a number in it is too large")
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            _require_countable(one, depth + 1)
+
+
+def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """The same as format 2 has it: models were taught by DAF alone."""
+    calibration = content["calibration"]
+    cosines = 20.0  # what cosines were multiplied by
+    accuracy = content["step"].get("held_out_accuracy")
+    step = {**content["step"], "accuracy": accuracy, "how": "held out"}
+    return {
+        **{name: content[name] for name in ("format", "number", "parent", "made_by", "backbone")},
+        **{name: content[name] for name in ("settings", "seed", "next_id")},
+        "method": "daf",
+        "key": "",
+        "classes": [
+            {**{k: v for k, v in one.items() if k != "statistics"}, "record": one["statistics"]}
+            for one in content["classes"]
+        ],
+        "shared": content["adapter"],
+        "predict": content["classifier"],
+        "seen": [],
+        "numbers": {
+            "tasks": float(content["tasks"]),
+            "held_out": float(calibration["images"]),
+            "precision": float(calibration["precision"]),
+            "cosine": 1.0,
+            "bend": 0.0,
+            "sharpness": cosines * calibration["sharpness"],
+            "energy": cosines,
+            "threshold": calibration["threshold"],
+        },
+        "history": [{"version": content["number"], **step}],
+    }
+
+
+def _last_flip(history: list[dict[str, Any]]) -> bool:
+    """Return whether the last lesson that trained used mirrored images; True before the first."""
+    return bool(next((step["flip"] for step in reversed(history) if "flip" in step), True))
+
+
+def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
+    """Refuse what is not ours, and what a later dafuse wrote."""
+    found = content.get("format") if isinstance(content, dict) else None
+    if type(found) is not int or found < 1:
+        raise DafuseError(f"{file} is not of a dafuse model")
+    if found > readable:
+        raise DafuseError(
+            f"{file} has format {found}, this dafuse reads up to {readable}: install a newer dafuse"
+        )

@@ -1,19 +1,27 @@
-"""Batches of the pictures that wait, predicted by one thread, and the decoding of those to learn.
+"""The work of many requests, shared out fairly: pictures to predict, and to decode for a lesson.
 
-While a batch is computed, the next one gathers: a single client never waits for others, and many
-clients fill the batches. When the queue is full, a request is refused.
+A single thread predicts, in batches. While one is computed, the next one gathers: a single client
+never waits for others, and many clients fill the batches. When the queue is full, a request is
+refused.
+
+The next part, such as a picture, is that of the request which then will have had the least since
+it came: a request of a single picture overtakes one of many large ones, and waits no longer than
+for the part that is being done.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from dafuse.data.images import UnreadableImage, reduced
 from dafuse.data.pictures import read_all
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import overloaded
-from dafuse.product.server.turns import Turns
 from dafuse.product.server.uploads import Upload
 
 if TYPE_CHECKING:
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 PICTURES = 32  # in a batch, at most
 PIXELS = 2**24  # in a batch, unless a single picture has more
 LEAST = 2**17  # pixels that take as long to decode as the network takes for a picture
+Part = TypeVar("Part")
+Found = TypeVar("Found")
 
 
 class Served(Protocol):
@@ -93,3 +103,117 @@ def _cost(picture: Upload) -> int:
 
 def _decoded(pictures: list[Upload]) -> "list[Decoded]":
     return read_all([one.data for one in pictures], reduced, threads=1)
+
+
+@dataclass(frozen=True, order=True)
+class _Waiting(Generic[Part, Found]):
+    turn: float  # the cost of all that its request has had when this is done, from where it began
+    number: int
+    part: Part = field(compare=False)
+    cost: float = field(compare=False)
+    answer: "asyncio.Future[Found]" = field(compare=False)
+
+
+class Turns(Generic[Part, Found]):
+    """A queue of parts, and a thread that does several of them at once.
+
+    Args:
+        do: answers each of some parts
+        together: how many parts are done at once, at most
+        cost: how much they may cost together, unless a single one costs more
+    """
+
+    def __init__(
+        self,
+        do: Callable[[list[Part]], Sequence[Found]],
+        together: int = 1,
+        cost: float = 0,
+    ) -> None:
+        self._do, self._together, self._cost = do, together, cost
+        self._queue: list[_Waiting[Part, Found]] = []
+        self._numbers = count()
+        self._turn = 0.0  # of what was taken last: where the next request begins
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    async def done(self, parts: Sequence[tuple[Part, float]]) -> list[Found]:
+        """Return an answer for each part of a request, which stand beside their costs.
+
+        What was raised for one of them is raised.
+        """
+        loop, turn, answers = asyncio.get_running_loop(), self._turn, []
+        for part, cost in parts:
+            turn += cost
+            waiting = _Waiting(turn, next(self._numbers), part, cost, loop.create_future())
+            heappush(self._queue, waiting)
+            answers.append(waiting.answer)
+        self._filled.set()
+        return list(await asyncio.gather(*answers))
+
+    @asynccontextmanager
+    async def running(self, name: str) -> "AsyncIterator[None]":
+        """Do what comes, until the block ends, in a thread of this name."""
+        with ThreadPoolExecutor(1, name) as thread:
+            work = asyncio.create_task(self._work(thread))
+            try:
+                yield
+            finally:
+                work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await work
+                for one in self._queue:
+                    one.answer.cancel()
+
+    async def _work(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._filled.wait()
+            batch = list(self._next())
+            if not self._queue:
+                self._filled.clear()
+            if not batch:
+                continue
+            parts = [one.part for one in batch]
+            try:
+                found = await loop.run_in_executor(thread, self._attempt, parts)
+            except asyncio.CancelledError:  # or who asked would wait for ever
+                for one in batch:
+                    one.answer.cancel()
+                raise
+            for one, answer in zip(batch, found, strict=True):
+                if one.answer.done():  # nobody waits for it any more
+                    continue
+                if isinstance(answer, _Failed):
+                    one.answer.set_exception(answer.error)
+                else:
+                    one.answer.set_result(answer)
+
+    def _attempt(self, parts: list[Part]) -> "Sequence[Found | _Failed]":
+        try:
+            return self._do(parts)
+        except Exception as error:
+            if len(parts) == 1:
+                return [_Failed(error)]
+            # one part must not spoil the answers of others that happened to come with it
+            return [self._attempt([one])[0] for one in parts]
+
+    def _next(self) -> Iterator[_Waiting[Part, Found]]:
+        taken, cost = 0, 0.0
+        while self._queue and taken < self._together:
+            cost += self._queue[0].cost
+            if taken and cost > self._cost:
+                return
+            one = heappop(self._queue)
+            if one.answer.done():
+                cost -= one.cost
+                continue
+            self._turn = max(self._turn, one.turn)
+            taken += 1
+            yield one
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: Exception

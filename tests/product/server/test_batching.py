@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dafuse.product.server.turns import Turns
+from dafuse.product.server.batching import Turns
 
 
 def test_the_end_leaves_nobody_waiting_for_what_is_being_done() -> None:
