@@ -266,7 +266,7 @@ def test_a_guess_counts_the_passes_of_training_statistics_and_evaluation(
     assert of(name="simplecil") == train + first + both
     assert of(name="daf", epochs=5) == 2 * (5 + 1) * train + train + first + both  # with Fisher
     assert of(name="foster", first_epochs=2, epochs=3, compress_epochs=4) == (
-        2 * (2 + 3 + 4) * train / 2 + train + 2 * (first + both)
+        2 * (2 + 3 + 4) * train / 2 + train + first + 2 * both
     )
     assert of(name="ranpac", epochs=5) == 2 * 5 * train / 2 + train + first + both
     assert of(name="ease", epochs=5) == 2 * 5 * train + train + first + 2 * both

@@ -173,7 +173,7 @@ def test_the_three_ways_to_predict() -> None:
 def test_the_chosen_way_comes_first_and_has_its_cost(predict: Any, passes: int) -> None:
     default, trainer, stream = learned([2, 2])
     method, *_ = learned([2, 2], predict=predict)
-    assert method.passes_per_prediction == passes
+    assert method.passes(2, {"predict": predict}) == passes
     ((images, _),) = trainer.batches(stream[0].test)
     with torch.no_grad():
         found, expected = method.predictions(images), default.predictions(images)[predict]

@@ -257,14 +257,14 @@ def _parsed(
 ) -> tuple["RunConfig", dict[str, Any]]:
     """What all runs share, and the options for methods, checked as `dafuse run` checks them."""
     base, common = parse(rest), dict[str, Any](texts)  # what no method has, a plan refuses
-    from dafuse.methods.registry import check_options, with_defaults
+    from dafuse.methods.registry import find_method, with_defaults
 
     for name in dict.fromkeys(options["name"] for options in experiment.runs):
         own = [key for key in texts if key in with_defaults(name, {})]
         if own:
             said = [f"--method.{key}={texts[key]}" for key in own]
             method = parse([*rest, f"--method={name}", *said]).method
-            check_options(name, method)
+            find_method(name).validate({key: method[key] for key in with_defaults(name, {})})
             common |= {key: method[key] for key in own}
     return base, common
 

@@ -5,12 +5,16 @@ Without torch it lists the methods that can be taught, and says what it cannot l
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from dafuse.commands.parsing import Parser
+
+if TYPE_CHECKING:
+    from dafuse.methods.contract import Method
 
 
 def main(arguments: list[str]) -> None:
@@ -43,13 +47,20 @@ def methods() -> Table:
     rows = []
     for name, cls in METHODS.items():
         images = "keeps images" if cls.keeps_images else "keeps no images"
-        passes = f"passes for a prediction after t tasks: {cls.passes}"
+        passes = f"forward passes for a prediction {_passes(cls)}"
         streams = "; learns streams without tasks" if cls.observes else ""
         taught = f"; can be taught: dafuse learn --method {name}" if name in TAUGHT else ""
         taught += " (without torch)" if name in LIGHT else ""
         facts = f"{passes}; {images}; assumes {cls.assumes}{streams}{taught}"
         rows.append((name, f"{cls.summary}\nkeeps {cls.keeps}\n{facts}\n{cls.paper}\n"))
     return _table(("name", "what it is, keeps, costs and assumes"), rows)
+
+
+def _passes(cls: "type[Method]") -> str:
+    counts = [cls.passes(tasks, {}) for tasks in (1, 2, 10)]
+    if len(set(counts)) == 1:
+        return f"{counts[0]}"
+    return "after 1, 2 and 10 tasks: {}, {} and {}".format(*counts)
 
 
 def data() -> Table:

@@ -67,7 +67,7 @@ def resolved(config: RunConfig) -> RunConfig:
     """Fill in every default of the configuration, as the command line would."""
     require_possible(config)
     name, options = _split_name(config.method)
-    method = {"name": name, **methods.with_defaults(name, options)}
+    method = {"name": name, **methods.checked_options(name, options)}
     name, options = _split_name(config.data)
     if config.backbone.lower().endswith(".onnx"):
         raise DafuseError(
@@ -125,7 +125,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             diagnosis = learn_or_observe(method, trainer, task, config)
             evaluation = evaluate(method, trainer, stream.tests_until(task), task.seen)
             matrix.add(evaluation.correct, evaluation.total)
-            _record(results, task, len(stream), trainer, method, evaluation, diagnosis)
+            _record(results, task, len(stream), trainer, method, options, evaluation, diagnosis)
             folder.save(task.index, method.state(), results)
             accuracy = matrix.curve_per_sample()[-1]
             folder.event("task", task=task.index, accuracy=accuracy, seconds=trainer.seconds)
@@ -184,6 +184,7 @@ def _record(
     tasks: int,
     trainer: Trainer,
     method: Method,
+    options: dict[str, Any],
     evaluation: TaskEvaluation,
     diagnosis: dict[str, Any],
 ) -> None:
@@ -191,7 +192,7 @@ def _record(
     results["status"] = "finished" if task.number == tasks else "running"
     results["confusion"] = evaluation.confusion.tolist()
     results["method"] = {
-        "passes_per_prediction": method.passes_per_prediction,
+        "passes_per_prediction": method.passes(task.number, options),
         "keeps_images": method.keeps_images,
         "assumes": method.assumes,
         "prediction": evaluation.prediction,

@@ -1,17 +1,15 @@
 """A guess of how long a run takes, before any of its kind is finished: its images times one pass.
 
-It is rough: it counts forward passes, at the speed of batches that suit the device. A method that
-trains in small batches takes up to three times as long. Everything else is not counted: alignment,
-ridge regression, compiling. With few images, that is most of a run.
+It is rough: it counts the forward passes of training, statistics and evaluation, at the speed of
+batches that suit the device. A method that trains in small batches takes up to three times as long.
+Everything else is not counted: alignment, ridge regression, compiling. With few images, that is
+most of a run.
 """
-
-from typing import Any
 
 import torch
 
 from dafuse.backbones.load import build_backbone
 from dafuse.data.registry import open_dataset
-from dafuse.data.stream import Task
 from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch, seconds
 from dafuse.engine.streams import make_stream
@@ -36,10 +34,10 @@ class Guess:
         passes = seen = 0
         for task in make_stream(config, self._dataset):
             seen += len(task.test)
-            asked = {"1": 1, "t": task.number, "t + 1": task.number + 1}.get(method.passes, 2)
-            passes += len(task.train) + asked * seen  # statistics, evaluation
-            if not config.replay and not (method.trains_once and task.index):
-                passes += STEP[self._device] * _epochs(options, task) * len(task.train)
+            passes += len(task.train) + method.passes(task.number, options) * seen
+            if not config.replay:
+                epochs = method.epochs_of(task.number, options)
+                passes += STEP[self._device] * epochs * len(task.train)
         return passes * self._seconds
 
     def of_features(self) -> float:
@@ -50,19 +48,6 @@ class Guess:
         products = TENSORS * (options.probes + options.coordinates)
         images = options.tasks * options.images
         return images * products * SECOND_DERIVATIVE * self._seconds
-
-
-def _epochs(options: dict[str, Any], task: Task) -> int:
-    """Return the epochs of a task's training, with work that costs as much.
-
-    That is FOSTER's second training and DAF's Fisher.
-    """
-    if options.get("tune") == "none":  # it only computes features
-        return 0
-    if task.index == 0 and "first_epochs" in options:
-        return options["first_epochs"]
-    measured = 1 if "fisher" in options else 0
-    return options.get("epochs", 0) + options.get("compress_epochs", 0) + measured
 
 
 def _time_a_pass(config: RunConfig) -> tuple[str, float]:

@@ -24,10 +24,9 @@ is the same in each task, so that the result depends on the sums alone. The adap
 task is APER's, by SGD; the authors' is linear, of rank 8, by Adam.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ from dafuse.heads.resting import Precision, awake, rounded
 from dafuse.heads.ridge import solve, statistics
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -85,26 +84,23 @@ class AnaCP(Method):
     observes = True
     depths: ClassVar[Depths] = "last"
 
-    lifts: int = 3
-    width: int = 5000
-    penalty: float = 100.0
-    alpha: float = 1.0
+    lifts: PositiveInt = 3
+    width: PositiveInt = 5000
+    penalty: Annotated[float, Range(1e-12, 1e12)] = 100.0
+    alpha: NonNegativeFloat = 1.0
     dewhiten: bool = False
-    samples: int = 100
-    jitter: float = 1e-4
+    samples: PositiveInt = 100
+    jitter: Annotated[float, Range(1e-12, 1e12)] = 1e-4
     precision: Precision = "float32"
     tune: Literal["none", "first"] = "none"
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_1, positive = (1, math.inf), (1e-12, 1e12)
-        check_ranges(self, lifts=at_least_1, width=at_least_1, samples=at_least_1)
-        check_ranges(self, penalty=positive, jitter=positive)
         device, wide = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.random_HDM = [self._random(f"lift {number}") for number in range(self.lifts)]

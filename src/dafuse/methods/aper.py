@@ -16,6 +16,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -39,14 +40,17 @@ class APER(Method):
     paper = "https://arxiv.org/abs/2303.07338"
     needs = "adapters"
     keeps = "the first task's adapter, weights for each class"
-    passes = "2"
     trains_once = True
 
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

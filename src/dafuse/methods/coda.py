@@ -25,7 +25,7 @@ from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
 from dafuse.heads.linear import linear_logits, normal_rows
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
@@ -55,27 +55,31 @@ class CODAPrompt(Method):
     summary = "CODA-Prompt: frozen network, prompts as attention-weighted sums of components"
     paper = "https://arxiv.org/abs/2211.13218"
     needs = "prompts"
+    grows = True
     keeps = "components of prompts with keys and attention for each task, weights for each class"
-    passes = "2"
     assumes = "how many tasks will come, through components_per_task"
 
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 0.001
-    weight_decay: float = 0.0
-    prompt_length: int = 8
-    prompt_layers: int = 5
-    components_per_task: int = 5
-    orthogonality: float = 0.0
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 128
+    lr: NonNegativeFloat = 0.001
+    weight_decay: NonNegativeFloat = 0.0
+    prompt_length: PositiveInt = 8
+    prompt_layers: PositiveInt = 5
+    components_per_task: PositiveInt = 5
+    orthogonality: NonNegativeFloat = 0.0
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return 2
+
+    @classmethod
+    def validate(cls, options: dict[str, Any]) -> None:
+        super().validate(options)
+        if (length := options["prompt_length"]) % 2:
+            raise DafuseError(f"method.prompt_length must be even, not {length}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        some = 1, math.inf
-        check_ranges(
-            self, prompt_layers=some, components_per_task=some, orthogonality=(0, math.inf)
-        )
-        if self.prompt_length % 2:
-            raise DafuseError(f"method.prompt_length must be even, not {self.prompt_length}")
         network, device = self.trainer.network, self.trainer.device
         layers = min(self.prompt_layers, network.depth)
         self.pool: Components = {

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from dafuse.backbones.network import Network
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
-from dafuse.methods.options import check_choices, check_ranges
+from dafuse.methods.options import require_valid
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
 
@@ -126,7 +126,7 @@ class Method(ABC):
     paper: ClassVar[str] = ""
     keeps: ClassVar[str]  # what persists between tasks, in words
     keeps_images: ClassVar[bool] = False
-    passes: ClassVar[str] = "1"  # forward passes per prediction after task t: "1", "t + 1"
+    grows: ClassVar[bool] = False  # keeps modules of each task
     needs: ClassVar[Need] = "features"  # what it needs of a network; an option may change it
     trains_once: ClassVar[bool] = False  # in the first task; later ones only measure features
     observes: ClassVar[bool] = False  # learns from any batch at any time: streams without tasks
@@ -137,8 +137,13 @@ class Method(ABC):
     trainer: Engine
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_ranges(self)
+        named = [field.name for field in fields(self) if field.name != "trainer"]
+        self.validate({name: getattr(self, name) for name in named})
+
+    @classmethod
+    def validate(cls, options: dict[str, Any]) -> None:
+        """Refuse options, all of them given, of which no method can be made."""
+        require_valid(cls, options, "method.")
 
     @abstractmethod
     def learn(self, task: Task) -> dict[str, Any]:
@@ -157,6 +162,19 @@ class Method(ABC):
     def needs_tasks(cls, options: dict[str, Any]) -> str:
         """Say why the method cannot observe with these options; empty if it can."""
         return "" if cls.observes else "learns task by task"
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        """Return the number of forward passes that classify an image after task t."""
+        return 1
+
+    @classmethod
+    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+        """Return the training epochs of a task, with work that costs as much as some."""
+        if options.get("tune") == "none" or (cls.trains_once and number > 1):
+            return 0
+        epochs = options.get("epochs", 0)
+        return options.get("first_epochs", epochs) if number == 1 else epochs
 
     @classmethod
     def needs_of(cls, options: dict[str, Any]) -> Need:
@@ -205,11 +223,6 @@ class Method(ABC):
                 f"{len(sizes)} has one: its loss only tells a task's own classes apart. "
                 "Choose another --increment or another method"
             )
-
-    @property
-    def passes_per_prediction(self) -> int:
-        """The number of forward passes that classify one image, by now."""
-        return int(self.passes)
 
     def kept_bytes(self) -> dict[str, int]:
         """Count the bytes that persist between tasks, by kind: the state's prefix before the slash.

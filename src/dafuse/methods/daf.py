@@ -25,6 +25,7 @@ from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
 from dafuse.methods.contract import Method
 from dafuse.methods.curvature import curvature_at, packed_curvature, unpacked_curvature
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -82,18 +83,18 @@ class DAF(Method):
         | {"align_epochs", "align_samples", "align_lr", "head", "head_width"}
     )
 
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    adapter_rank: int = 16
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    momentum: Share = 0.9
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 16
     adapter_scale: float = 0.1
-    adapter_dropout: float = 0.1
+    adapter_dropout: Share = 0.1
     init: Literal["robust", "previous", "random", "random_shared"] = "robust"
     rule: Literal["dynamic", "static", "last", "mean"] = "dynamic"
-    alpha: float = 1.25
-    gamma: float = 0.5
+    alpha: NonNegativeFloat = 1.25
+    gamma: Share = 0.5
     gamma_consistent: bool = False
     use_gradient: bool = True
     fisher: Literal["per_sample", "per_batch"] = "per_sample"
@@ -101,13 +102,17 @@ class DAF(Method):
     first_task: Literal["copy", "fuse"] = "copy"
     stats_adapter: Literal["global", "task"] = "global"
     memory: Literal["full", "diagonal", "low_rank"] = "full"
-    memory_rank: int = 16
+    memory_rank: PositiveInt = 16
     memory_dtype: Literal["float32", "float16"] = "float32"
-    align_epochs: int = 30
-    align_samples: int = 240
-    align_lr: float = 0.005
+    align_epochs: NonNegativeInt = 30
+    align_samples: PositiveInt = 240
+    align_lr: NonNegativeFloat = 0.005
     head: Literal["aligned", "ridge", "lda"] = "aligned"
-    head_width: int = 5000
+    head_width: NonNegativeInt = 5000
+
+    @classmethod
+    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+        return super().epochs_of(number, options) + 1  # for the Fisher diagonal
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,11 @@ class DAFRetrieval(DAF):
     name = "daf-retrieval"
     summary = "DAF beside the most certain task adapter; no longer of constant size"
     keeps = "DAF's two adapters, the adapter of each task, a Gaussian and weights for each class"
-    passes = "t + 1"
+    grows = True
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return t + 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,10 +56,6 @@ class DAFRetrieval(DAF):
         logits_BKC = self.scores(feats_BKD)
         alone = logits_BKC[:, -1].softmax(1)
         return {"retrieval": alone + most_certain(logits_BKC[:, :-1]), "global": alone}
-
-    @property
-    def passes_per_prediction(self) -> int:
-        return len(self.everyone)
 
     def state(self) -> dict[str, Tensor]:
         return {**super().state(), **packed("modules/bank", self.bank.stacked)}

@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, normal_rows
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
@@ -47,22 +47,24 @@ class DualPrompt(Method):
     summary = "frozen network, a general prompt and one expert prompt a task, chosen by keys"
     paper = "https://arxiv.org/abs/2204.04799"
     needs = "prompts"
+    grows = True
     keeps = "the general prompt, an expert prompt and its key for each task, weights for each class"
-    passes = "2"
 
-    epochs: int = 5
-    batch_size: int = 24
-    lr: float = 0.001
-    weight_decay: float = 0.0
-    prompt_length: int = 5
-    general_layers: int = 2
-    expert_layers: int = 3
-    key_weight: float = 0.1
+    epochs: PositiveInt = 5
+    batch_size: PositiveInt = 24
+    lr: NonNegativeFloat = 0.001
+    weight_decay: NonNegativeFloat = 0.0
+    prompt_length: PositiveInt = 5
+    general_layers: NonNegativeInt = 2
+    expert_layers: PositiveInt = 3
+    key_weight: NonNegativeFloat = 0.1
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        inf = float("inf")
-        check_ranges(self, general_layers=(0, inf), expert_layers=(1, inf), key_weight=(0, inf))
         network, device = self.trainer.network, self.trainer.device
         width, depth = network.width, network.depth
         general = min(self.general_layers, depth - 1)  # a shallow network: experts get one block

@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import SCALE, prototypes
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -47,18 +47,21 @@ class EASE(Method):
     paper = "https://arxiv.org/abs/2403.12030"
     needs = "adapters"
     keeps = "the adapter of each task, weights for each class under every adapter"
-    passes = "t"
+    grows = True
 
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.025
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
-    cross_weight: float = 0.1
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.025
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
+    cross_weight: NonNegativeFloat = 0.1
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return t
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, cross_weight=(0, float("inf")))
         device, width = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, "scratch", self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
@@ -86,10 +89,6 @@ class EASE(Method):
     def logits(self, images_B3SS: Tensor) -> Tensor:
         feats_BKD = self.trainer.encode(images_B3SS, self.bank)
         return SCALE * F.linear(F.normalize(feats_BKD, dim=2).flatten(1), self.weights_CE)
-
-    @property
-    def passes_per_prediction(self) -> int:
-        return len(self.bank)
 
     def _build_classifier(self) -> None:
         """Set the class weights: cosines in all subspaces and their weighted sum in one product."""

@@ -18,6 +18,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.linear import kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows
@@ -42,11 +43,11 @@ class Finetune(Method):
     needs = "whole network"
     keeps = "the network and weights for each class"
 
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 1e-3
-    first_weight_decay: float = 5e-4
-    weight_decay: float = 2e-4
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 128
+    lr: NonNegativeFloat = 1e-3
+    first_weight_decay: NonNegativeFloat = 5e-4
+    weight_decay: NonNegativeFloat = 2e-4
     local_ce: bool = True
 
     def __post_init__(self) -> None:

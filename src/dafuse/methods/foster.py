@@ -9,7 +9,7 @@ student; both are recorded.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.distillation import balanced_weights, distill
 from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
@@ -52,24 +52,30 @@ class FOSTER(Method):
     needs = "whole network"
     keeps = "old, new and student network, class weights of two heads, some images of each class"
     keeps_images = True
-    passes = "min(t, 2)"
 
-    first_epochs: int = 20
-    epochs: int = 20
-    compress_epochs: int = 20
-    batch_size: int = 32
-    lr: float = 1e-3
-    weight_decay: float = 5e-4
-    boost_beta: float = 0.96
-    compress_beta: float = 0.97
-    temperature: float = 2.0
-    exemplars_per_class: int = 20
+    first_epochs: PositiveInt = 20
+    epochs: PositiveInt = 20
+    compress_epochs: PositiveInt = 20
+    batch_size: PositiveInt = 32
+    lr: NonNegativeFloat = 1e-3
+    weight_decay: NonNegativeFloat = 5e-4
+    boost_beta: Annotated[float, Range(0, 0.9999)] = 0.96
+    compress_beta: Annotated[float, Range(0, 0.9999)] = 0.97
+    temperature: Annotated[float, Range(0.01, 100)] = 2.0
+    exemplars_per_class: PositiveInt = 20
     predict: Literal["teacher", "student"] = "teacher"
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return min(t, 2) if options.get("predict", cls.predict) == "teacher" else 1
+
+    @classmethod
+    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+        compression = options["compress_epochs"] if number > 1 else 0
+        return super().epochs_of(number, options) + compression
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        betas = dict.fromkeys(("boost_beta", "compress_beta"), (0, 0.9999))
-        check_ranges(self, compress_epochs=(1, float("inf")), temperature=(0.01, 100), **betas)
         network, device = self.trainer.network, self.trainer.device
         self.student = network.trainable_copy()  # also the one network of the first task
         self.old = network.trainable_copy().requires_grad_(False)
@@ -77,10 +83,6 @@ class FOSTER(Method):
         self.weights_CE = torch.zeros(0, network.width + 1, device=device)  # the student's head
         self.teacher_CF = torch.zeros(0, 2 * network.width + 1, device=device)  # over both
         self.memory = ExemplarMemory(self.trainer.kept_images(NOTHING, NOTHING))
-
-    @property
-    def passes_per_prediction(self) -> int:
-        return 2 if self.predict == "teacher" and len(self.teacher_CF) else 1
 
     def learn(self, task: Task) -> dict[str, Any]:
         if task.number == 1:

@@ -9,7 +9,7 @@ they are softmax cross-entropies.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.distillation import distill
 from dafuse.heads.linear import kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows
@@ -51,18 +51,17 @@ class ICaRL(Method):
     keeps = "the network, weights and a mean for each class, some images of each class"
     keeps_images = True
 
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 1e-3
-    first_weight_decay: float = 5e-4
-    weight_decay: float = 2e-4
-    temperature: float = 2.0
-    exemplars_per_class: int = 20
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 128
+    lr: NonNegativeFloat = 1e-3
+    first_weight_decay: NonNegativeFloat = 5e-4
+    weight_decay: NonNegativeFloat = 2e-4
+    temperature: Annotated[float, Range(0.01, 100)] = 2.0
+    exemplars_per_class: PositiveInt = 20
     predict: Literal["nme", "cnn"] = "nme"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, temperature=(0.01, 100))
         network, device = self.trainer.network, self.trainer.device
         self.network = network.trainable_copy()
         self.previous = network.trainable_copy().requires_grad_(False)  # as before the task

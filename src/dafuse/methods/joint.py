@@ -20,6 +20,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.linear import kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -45,11 +46,11 @@ class Joint(Method):
     keeps_images = True
 
     tune: Literal["adapter", "full"] = "adapter"
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,10 +18,9 @@ that suits few images does not suit many. We do not know whether the paper's run
 KLDA-E, the mean of several such classifiers, is not included.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.lifting import Fourier
 from dafuse.heads.sums import pooled
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import PositiveInt, Range
 from dafuse.seeds import derive
 
 
@@ -58,14 +57,13 @@ class KLDA(Method):
     depths: ClassVar[Depths] = "last"
     attached: ClassVar[None] = None  # nothing is trained
 
-    width: int = 5000
-    gamma: float | None = None
-    penalty: float | None = None
+    width: PositiveInt = 5000
+    gamma: Annotated[float | None, Range(1e-12, 1)] = None
+    penalty: Annotated[float | None, Range(1e-12, 1e12)] = None
     precision: Literal["float16", "float32", "float64"] = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, width=(1, math.inf), gamma=(1e-12, 1), penalty=(1e-12, 1e12))
         network, device = self.trainer.network, self.trainer.device
         gamma = self.gamma or 1 / (8 * network.squared_length)
         nowhere = torch.zeros(0, device=device)

@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, normal_rows
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.starts import start_rows
 from dafuse.seeds import torch_generator
@@ -48,20 +48,28 @@ class L2P(Method):
     paper = "https://arxiv.org/abs/2112.08654"
     needs = "prompts"
     keeps = "the pool of prompts and keys, weights for each class"
-    passes = "2"
 
-    epochs: int = 5
-    batch_size: int = 16
-    lr: float = 0.001875
-    weight_decay: float = 0.0
-    pool_size: int = 10
-    prompt_length: int = 5
-    prompts_per_image: int = 5
-    key_weight: float = 0.1
+    epochs: PositiveInt = 5
+    batch_size: PositiveInt = 16
+    lr: NonNegativeFloat = 0.001875
+    weight_decay: NonNegativeFloat = 0.0
+    pool_size: PositiveInt = 10
+    prompt_length: PositiveInt = 5
+    prompts_per_image: PositiveInt = 5
+    key_weight: NonNegativeFloat = 0.1
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return 2
+
+    @classmethod
+    def validate(cls, options: dict[str, Any]) -> None:
+        super().validate(options)
+        name = "method.prompts_per_image"
+        Range(1, options["pool_size"]).require(name, options["prompts_per_image"])
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, prompts_per_image=(1, self.pool_size), key_weight=(0, float("inf")))
         device, width = self.trainer.device, self.trainer.network.width
         generator = torch_generator(self.trainer.seed, "prompts")
         prompts_MPD = uniform_prompts(generator, self.pool_size, self.prompt_length, width)

@@ -17,10 +17,9 @@ trains scale-and-shift layers or prompts. G is in float64, while the authors hav
 know how the authors choose λ on a stream without tasks; here it is `usual_penalty`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.choice import usual_penalty
 from dafuse.heads.ridge import exact, left_out, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -71,18 +70,17 @@ class LayUP(Method):
     observes = True
     depths: ClassVar[Depths] = "all"
 
-    blocks: int = 6
-    penalty: float | None = None
+    blocks: PositiveInt = 6
+    penalty: Annotated[float | None, Range(0)] = None
     tune: Literal["none", "first"] = "none"
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, blocks=(1, math.inf), penalty=(0, math.inf))
         network, device = self.trainer.network, self.trainer.device
         *wholes, _mean = parts = network.parts("all")
         read = wholes[-self.blocks :]

@@ -13,10 +13,9 @@ mean and std of the patch tokens of each block, weights that fall with depth, a 
 with exact leave-one-out, and sums stored as a factor in half precision.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.contract import Method
 from dafuse.methods.lifted import MOST_COLUMNS, Head, kinds_of, lift_of
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -72,25 +71,22 @@ class LIFT(Method):
     observes = True
 
     features: Depths = "moments"
-    width: int = 0
+    width: Annotated[int, Range(0, MOST_COLUMNS)] = 0
     head: Head = "ridge"
-    penalty: float | None = None
+    penalty: Annotated[float | None, Range(1e-12, 1e12)] = None
     tune: Literal["none", "first", "each"] = "none"
-    tune_tasks: int = 5
+    tune_tasks: PositiveInt = 5
     keep: Literal["pooled", "classwise"] = "pooled"
-    rank: int = 6
+    rank: PositiveInt = 6
     precision: Precision = "float16"
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 16
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_1 = (1, math.inf)
-        check_ranges(self, width=(0, MOST_COLUMNS), rank=at_least_1, tune_tasks=at_least_1)
-        check_ranges(self, penalty=(1e-12, 1e12))
         network, device = self.trainer.network, self.trainer.device
         nowhere = torch.zeros(0, device=device)
         self.lift = lift_of(network, self.features, self.width, self.trainer.seed, nowhere)

@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_rows
@@ -48,19 +48,18 @@ class MEMO(Method):
     needs = "last block"
     keeps = "the trunk, a last block for each task, class weights, some images of each class"
     keeps_images = True
-    passes = "1"  # through the trunk; the t last blocks only compute the CLS token
+    grows = True  # by last blocks, which only compute the CLS token for a prediction: one pass
 
-    first_epochs: int = 10
-    epochs: int = 20
-    batch_size: int = 32
-    lr: float = 1e-3
-    weight_decay: float = 5e-4
-    auxiliary_weight: float = 1.0
-    exemplars_per_class: int = 20
+    first_epochs: PositiveInt = 10
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 32
+    lr: NonNegativeFloat = 1e-3
+    weight_decay: NonNegativeFloat = 5e-4
+    auxiliary_weight: NonNegativeFloat = 1.0
+    exemplars_per_class: PositiveInt = 20
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, auxiliary_weight=(0, float("inf")))
         network = self.trainer.network
         assert isinstance(network, ViT)  # only a ViT can be split before its last block
         self.trunk, self.tail = split(network)  # the tail that is trained

@@ -25,7 +25,7 @@ from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_gradient, linear_logits, with_bias
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -59,24 +59,27 @@ class MOS(Method):
     paper = "https://arxiv.org/abs/2412.09441"
     needs = "adapters"
     keeps = "the adapter of each task, a Gaussian, weights and a prototype for each class"
-    passes = "t"
+    grows = True
 
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.03
-    weight_decay: float = 5e-4
-    adapter_rank: int = 16
-    merge: float = 0.1
-    orth: float = 0.1
-    rounds: int = 4
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.03
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 16
+    merge: Share = 0.1
+    orth: NonNegativeFloat = 0.1
+    rounds: NonNegativeInt = 4
     memory: Literal["full", "diagonal"] = "full"
-    align_epochs: int = 30
-    align_samples: int = 240
-    align_lr: float = 0.005
+    align_epochs: NonNegativeInt = 30
+    align_samples: PositiveInt = 240
+    align_lr: NonNegativeFloat = 0.005
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return t
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, merge=(0, 1), rounds=(0, float("inf")))
         device, width = self.trainer.device, self.trainer.network.width
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
@@ -107,10 +110,6 @@ class MOS(Method):
         every_B = torch.arange(len(task_B), device=task_B.device)
         refined_BC = linear_logits(feats_BKD[every_B, task_B], self.weights_CE)
         return refined_BC.softmax(1) + nearest_BC.softmax(1)
-
-    @property
-    def passes_per_prediction(self) -> int:
-        return len(self.bank)
 
     def _train(self, task: Task) -> None:
         """Train the adapter on from its values after the last task, and new class weights."""

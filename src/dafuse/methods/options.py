@@ -1,57 +1,58 @@
-"""Checks of a method's options, wherever they come from: command line, recipe, Python."""
+"""A method's options: ranges that stand on the fields, and the check of values. No torch here."""
 
 import math
-from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dafuse.errors import DafuseError
 
 
-def check_choices(method: Any) -> None:
-    """Refuse values of choice fields that are not among the choices."""
-    hints = get_type_hints(type(method))
-    for field in fields(method):
-        choices = get_args(hints[field.name]) if get_origin(hints[field.name]) is Literal else ()
-        value = getattr(method, field.name)
-        if choices and value not in choices:
-            named = ", ".join(map(str, choices))
-            raise DafuseError(f"method.{field.name} must be one of {named}, not {value!r}")
+@dataclass(frozen=True)
+class Range:
+    """The min and max of a number, beside its type: ``epochs: Annotated[int, Range(1)] = 20``."""
+
+    low: float
+    high: float = math.inf
+
+    def __repr__(self) -> str:
+        return f"at least {self.low:g}" + (
+            "" if math.isinf(self.high) else f" and at most {self.high:g}"
+        )
+
+    def require(self, name: str, value: float) -> None:
+        if not self.low <= value <= self.high:
+            raise DafuseError(f"{name} must be {self}, not {value!r}")
 
 
-def check_types(method: type, options: dict[str, Any]) -> None:
-    """Refuse options whose type is not that of the field; choices are checked elsewhere."""
-    hints = get_type_hints(method)
-    for name, value in options.items():
-        hint = hints[name]
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+NonNegativeFloat = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+
+WORDS = {bool: "true or false", str: "a word", type(None): "null"}
+
+
+def require_valid(owner: type, options: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse values of another type than their field's, outside its range, not of its choices."""
+    hints = get_type_hints(owner, include_extras=True)
+    for option, value in options.items():
+        name, hint = f"{prefix}{option}", hints[option]
+        ranges: list[Range] = []
+        if get_origin(hint) is Annotated:
+            hint, *beside = get_args(hint)
+            ranges = [one for one in beside if isinstance(one, Range)]
         if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                choices = ", ".join(map(str, get_args(hint)))
+                raise DafuseError(f"{name} must be one of {choices}, not {value!r}")
             continue
         allowed = get_args(hint) or (hint,)
         if float in allowed:
             allowed = (*allowed, int)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            kinds = {bool: "true or false", str: "a word", type(None): "null"}
-            named = dict.fromkeys(kinds.get(kind, "a number") for kind in allowed)
-            raise DafuseError(f"method.{name} must be {' or '.join(named)}, not {value!r}")
-
-
-# min and max of options, for every method that has them
-RANGES = {
-    **dict.fromkeys(("epochs", "first_epochs", "batch_size"), (1, math.inf)),
-    **dict.fromkeys(("lr", "weight_decay", "align_epochs", "align_lr"), (0, math.inf)),
-    **dict.fromkeys(("first_weight_decay", "backbone_rate"), (0, math.inf)),
-    **dict.fromkeys(("momentum", "adapter_dropout", "gamma", "margin"), (0, 1)),
-    **dict.fromkeys(("adapter_rank", "align_samples", "memory_rank"), (1, math.inf)),
-    **dict.fromkeys(("exemplars_per_class", "prompt_length", "pool_size"), (1, math.inf)),
-    **dict.fromkeys(("alpha", "orth", "head_width"), (0, math.inf)),
-}
-
-
-def check_ranges(method: Any, **more: tuple[float, float]) -> None:
-    """Refuse numbers outside their range; null is allowed."""
-    own = {field.name for field in fields(method)}
-    known = {name: limits for name, limits in RANGES.items() if name in own}
-    for name, (low, high) in {**known, **more}.items():
-        value = getattr(method, name)
-        if value is not None and not low <= value <= high:
-            upper = "" if math.isinf(high) else f" and at most {high:g}"
-            raise DafuseError(f"method.{name} must be at least {low:g}{upper}, not {value!r}")
+            named = dict.fromkeys(WORDS.get(kind, "a number") for kind in allowed)
+            raise DafuseError(f"{name} must be {' or '.join(named)}, not {value!r}")
+        for one in ranges:
+            if value is not None:
+                one.require(name, value)

@@ -10,7 +10,6 @@ which is another classifier. The adapter is used for every data set; the authors
 scale-and-shift layers or prompts for some.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,7 +26,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.ridge import choose_penalty, exact, left_out, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method
-from dafuse.methods.options import check_ranges
+from dafuse.methods.options import NonNegativeFloat, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -61,16 +60,15 @@ class RanPAC(Method):
     trains_once = True
     depths: ClassVar[Depths] = "last"
 
-    epochs: int = 20
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
-    projection: int = 10000
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
+    projection: PositiveInt = 10000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ranges(self, projection=(1, math.inf))
         device, wide = self.trainer.device, self.projection
         self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
         generator = torch_generator(self.trainer.seed, "projection")

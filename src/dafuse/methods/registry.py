@@ -22,7 +22,6 @@ from dafuse.methods.layup import LayUP
 from dafuse.methods.lift import LIFT
 from dafuse.methods.memo import MEMO
 from dafuse.methods.mos import MOS
-from dafuse.methods.options import check_choices, check_ranges, check_types
 from dafuse.methods.ranpac import RanPAC
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.methods.slca import SLCA
@@ -61,19 +60,10 @@ def require_observes(name: str, stream: str, options: dict[str, Any] | None = No
         )
 
 
-def check_options(name: str, options: dict[str, Any]) -> None:
-    """Refuse options of which no method could be made, as far as can be told beforehand."""
-    method = object.__new__(find_method(name))
-    vars(method).update(options, trainer=None)
-    check_choices(method)
-    check_ranges(method)
-
-
 def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return every option as `with_defaults`; the given ones may be anything and are checked."""
+    """Return every option as `with_defaults`; refuse values of which no method can be made."""
     found = with_defaults(name, options)
-    check_types(find_method(name), found)
-    check_options(name, found)
+    find_method(name).validate(found)
     return found
 
 

@@ -21,6 +21,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_logits, normal_rows
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, tenth_at
 from dafuse.methods.starts import start_rows
@@ -51,15 +52,15 @@ class SLCA(Method):
     needs = "whole network"
     keeps = "the network, a Gaussian and two sets of weights (trained, aligned) for each class"
 
-    epochs: int = 20
-    batch_size: int = 64
-    lr: float = 0.01
-    backbone_rate: float = 0.01
-    weight_decay: float = 5e-4
+    epochs: PositiveInt = 20
+    batch_size: PositiveInt = 64
+    lr: NonNegativeFloat = 0.01
+    backbone_rate: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
     memory: Literal["full", "diagonal"] = "full"
-    align_epochs: int = 5
-    align_samples: int = 256
-    align_lr: float = 0.01
+    align_epochs: NonNegativeInt = 5
+    align_samples: PositiveInt = 256
+    align_lr: NonNegativeFloat = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,6 +22,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -70,17 +71,17 @@ class SSIAT(Method):
     needs = "adapters"
     keeps = "the adapter, a Gaussian and weights for each class"
 
-    first_epochs: int = 20
-    epochs: int = 10
-    batch_size: int = 48
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 64
-    margin: float = 0.0
+    first_epochs: PositiveInt = 20
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 48
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 64
+    margin: Share = 0.0
     memory: Literal["full", "diagonal"] = "full"
-    align_epochs: int = 5
-    align_samples: int = 256
-    align_lr: float = 0.01
+    align_epochs: NonNegativeInt = 5
+    align_samples: PositiveInt = 256
+    align_lr: NonNegativeFloat = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.selection import most_certain
 from dafuse.methods.contract import Method
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
 from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.starts import start_adapter, start_rows
@@ -64,21 +65,25 @@ class TUNA(Method):
     paper = "https://arxiv.org/abs/2508.08165"
     needs = "adapters"
     keeps = "the adapter of each task, a Gaussian and weights for each class"
-    passes = "t + 1"
+    grows = True
 
-    epochs: int = 15
-    batch_size: int = 16
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    adapter_rank: int = 16
-    margin: float = 0.0
-    orth: float = 1e-3
+    epochs: PositiveInt = 15
+    batch_size: PositiveInt = 16
+    lr: NonNegativeFloat = 0.01
+    weight_decay: NonNegativeFloat = 5e-4
+    adapter_rank: PositiveInt = 16
+    margin: Share = 0.0
+    orth: NonNegativeFloat = 1e-3
     memory: Literal["full", "diagonal"] = "full"
-    align_epochs: int = 30
-    align_samples: int = 80
-    align_lr: float = 0.005
+    align_epochs: NonNegativeInt = 30
+    align_samples: PositiveInt = 80
+    align_lr: NonNegativeFloat = 0.005
     decay: bool = False
     predict: Literal["paper", "universal", "released"] = "paper"
+
+    @classmethod
+    def passes(cls, t: int, options: dict[str, Any]) -> int:
+        return 1 if options.get("predict") == "universal" else t + 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,10 +123,6 @@ class TUNA(Method):
         paper, released = universal + certain, latest + certain
         ways = {"paper": paper, "universal": universal, "released": released}
         return {self.predict: ways[self.predict], **ways}
-
-    @property
-    def passes_per_prediction(self) -> int:
-        return 1 if self.predict == "universal" else len(self.everyone)
 
     def _train(self, task: Task) -> None:
         """Train the adapter on from its values after the last task, and new class weights."""
