@@ -1,8 +1,12 @@
 """Fixtures of all tests: the same start for each, a small network, a plug-in for images."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+# Small arrays: more threads only wait for each other. Read when numpy is imported, here and below.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -16,7 +20,7 @@ from helpers.small_networks import small_vit
 
 settings.register_profile("dafuse", deadline=None)  # a busy machine is not a failure
 settings.load_profile("dafuse")
-torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

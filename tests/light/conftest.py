@@ -1,6 +1,10 @@
 """Fixtures of the light core's tests. Nothing here may import torch, which is not installed."""
 
+import os
 from pathlib import Path
+
+# Small arrays: more threads only wait for each other. Read when numpy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pytest
 
