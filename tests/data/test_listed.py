@@ -22,10 +22,9 @@ from dafuse.data.formats import (
 )
 from dafuse.data.images import UnreadableImage, read_image
 from dafuse.data.listed import Skipped, in_few_lines
-from dafuse.data.own import kind_of, part_of
+from dafuse.data.own import images_to_test, kind_of, lesson_images, part_of
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError
-from dafuse.product.sources import images_to_test, lesson_images
 from helpers.image_plug_ins import HEIC
 from helpers.processes import HEAVY, clean_environment, dafuse_without
 from helpers.product_models import create, write_folders

@@ -9,6 +9,7 @@ import pytest
 from onnxruntime import InferenceSession
 
 from dafuse.cli import main
+from dafuse.data.own import images_to_test
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.confidence import LEAST_TESTED, REFUSED, Threshold
 from dafuse.heads.familiarity import BACKGROUND, FAR, Familiarity
@@ -16,7 +17,6 @@ from dafuse.heads.head import NEVER, Head
 from dafuse.heads.sums import classwise
 from dafuse.product.classifier import Classifier
 from dafuse.product.evaluation import Evaluation, evaluate
-from dafuse.product.sources import images_to_test
 from dafuse.progress import Progress
 from helpers.photographs import photographs
 from helpers.product_models import pictures, write_folders

@@ -159,7 +159,9 @@ class TestLessons:
             assert pixels.tobytes()[:48] not in kept
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
-    @pytest.mark.parametrize("where", ["teach", "put_arrays", "ModelFolder.publish"])
+    @pytest.mark.parametrize(
+        "where", ["classifier.teach", "lesson.put_arrays", "folder.ModelFolder.publish"]
+    )
     def test_interrupted_it_leaves_the_model_as_it_was(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
@@ -170,7 +172,7 @@ class TestLessons:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(f"dafuse.product.classifier.{where}", interrupt)
+            patched.setattr(f"dafuse.product.{where}", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 classifier.learn(*pictures({2: 6, 3: 6}))
         assert classifier.classes == ["class 0", "class 1"]

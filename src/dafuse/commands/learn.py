@@ -76,8 +76,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     from dafuse.commands.changing import changing
+    from dafuse.data.own import lesson_images
     from dafuse.engine.display import TerminalProgress
-    from dafuse.product.sources import lesson_images
 
     with changing(options.model):
         with TerminalProgress() as progress:

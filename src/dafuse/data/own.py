@@ -1,16 +1,28 @@
-"""One's own data at a path: class folders, a table of paths and labels, an .npz of pixels."""
+"""A person's own data: images with the names of their classes, to be taught or to test with.
 
+They are in memory, or at a path: class folders, a table of paths and labels, an .npz of pixels.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dafuse.data.arrays import arrays_part
+from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder_part
 from dafuse.data.formats import looks_like_an_image
-from dafuse.data.listed import Listed, Part
+from dafuse.data.images import UnreadableImage
+from dafuse.data.listed import Listed, Part, Skipped
+from dafuse.data.names import check_class_names, taught_name
+from dafuse.data.pictures import Picture, Pictures, as_list, pixels_of
 from dafuse.data.tables import table_part
 from dafuse.errors import DafuseError
 
 KINDS = {".csv": "table", ".parquet": "table", ".pq": "table", ".npz": "arrays"}
 WANTED = "a folder with a folder for each class, a .csv or .parquet of paths and labels, or an .npz"
+MISSING = {"None", "nan", "NaT", "<NA>"}  # as numpy and pandas have them
+Item = Path | np.ndarray
 
 
 def kind_of(path: str | Path) -> str | None:
@@ -34,3 +46,85 @@ def part_of(path: str | Path, part: Part) -> Listed:
         raise DafuseError(f"there is no folder {there}, nor a file: check the path")
     what = "one image" if looks_like_an_image(there.name) else "none of these"
     raise DafuseError(f"give {WANTED}; {there} is {what}")
+
+
+def lesson_images(images: Pictures | Dataset, labels: Sequence[str] | np.ndarray | None) -> Dataset:
+    """What is to be learned: a source at a path, a data set, or images with a class name each.
+
+    A source that comes with a test part is taken without it. Files are not decoded yet, but for
+    the first that can be: where there is none, nothing is begun.
+    """
+    if isinstance(images, Dataset):
+        train = images.train
+        names = [images.classes[label] for label in train.labels]
+        return _lesson(Listed([train.items[int(i)] for i in train.index], names, images.skipped))
+    if labels is None:
+        if not isinstance(images, str | Path):
+            raise DafuseError("images need labels: a class name for each of them")
+        return _lesson(part_of(images, "train"))
+    given = as_list(images)
+    if isinstance(labels, str | bytes):
+        raise DafuseError(f"labels must be a list with a class name for each image, not {labels!r}")
+    names = [_name(label, number) for number, label in enumerate(labels)]
+    if len(given) != len(names) or not names:
+        raise DafuseError(f"one label for each image is needed: {len(given)} and {len(names)}")
+    return _lesson(Listed([_item(image, number) for number, image in enumerate(given)], names, []))
+
+
+def images_to_test(source: str | Path) -> Dataset:
+    """The test part of a source that has one, else all its images; as the training images."""
+    found = part_of(source, "test")
+    label_of = {name: label for label, name in enumerate(dict.fromkeys(found.names))}
+    return _dataset(list(label_of), found, [label_of[name] for name in found.names])
+
+
+def is_missing(label: object) -> bool:
+    return not isinstance(label, str) and str(label) in MISSING
+
+
+def _name(label: object, number: int) -> str:
+    """A label may be a number, but not one of the values that stand for none."""
+    if is_missing(label):
+        raise DafuseError(f"image {number} has no label: {label} stands for none")
+    return str(label)
+
+
+def _item(image: Picture, number: int) -> Item:
+    if isinstance(image, str | Path):
+        return Path(image).expanduser()
+    try:
+        return pixels_of(image)
+    except UnreadableImage as error:
+        raise DafuseError(f"image {number} cannot be read: {error}") from None
+
+
+def _lesson(found: Listed) -> Dataset:
+    """Images of the classes that a model may be taught."""
+    as_kept = {name: taught_name(name) for name in sorted(set(found.names))}
+    classes = sorted(set(as_kept.values()))
+    check_class_names(classes, "the lesson")
+    _require_readable(found.items)
+    label_of = {name: classes.index(kept) for name, kept in as_kept.items()}  # of each spelling
+    return _dataset(classes, found, [label_of[name] for name in found.names])
+
+
+def _require_readable(items: Sequence[Item] | np.ndarray) -> None:
+    """Refuse images of which none can be read, before a model is made for them."""
+    skipped = []
+    for item in items:
+        try:
+            pixels_of(item)
+            return
+        except UnreadableImage as error:
+            skipped.append(Skipped(str(item), str(error)))
+    raise none_readable(skipped)
+
+
+def none_readable(skipped: Sequence[Skipped]) -> DafuseError:
+    return DafuseError(f"none of the images can be read: {'; '.join(map(str, skipped[:3]))}")
+
+
+def _dataset(classes: list[str], found: Listed, labels: list[int]) -> Dataset:
+    everything = ImageSet(list(found.items), np.array(labels, dtype=np.int64))
+    nothing = everything.take(np.zeros(0, dtype=np.int64))
+    return Dataset("lesson", classes, everything, nothing, skipped=found.skipped)

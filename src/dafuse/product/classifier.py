@@ -20,24 +20,23 @@ from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.registry import COMPACT
 from dafuse.data.dataset import Dataset
 from dafuse.data.images import UnreadableImage
+from dafuse.data.own import lesson_images
 from dafuse.data.pictures import Picture, Pictures
 from dafuse.errors import DafuseError
 from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lesson import LearnReport, next_version, remember, teach
+from dafuse.product.lesson import next_version, teach
 from dafuse.product.objects import (
-    put_arrays,
     read_arrays,
     read_beside_records,
     saying_what_is_wrong,
 )
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
-from dafuse.product.sources import lesson_images
 from dafuse.product.steps import merge
-from dafuse.product.summary import Summary, summarise
+from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
@@ -252,10 +251,8 @@ class Classifier(Answering):
             if lesson is None:
                 return report
             arrays, numbers = method.arrays(), method.numbers()
-            objects = put_arrays(self.folder, arrays, len(lesson.names))
-            remembered = remember(self.folder, version, seen, lesson, found)
             after = next_version(
-                version, digest, report, lesson, found, objects, numbers, given, remembered
+                self.folder, version, digest, report, lesson, found, seen, arrays, numbers
             )
             predictor = self._predictor(after, method, arrays)  # before anything counts
             self.folder.publish(after)

@@ -20,11 +20,11 @@ import numpy as np
 
 from dafuse.backbones.registry import COMPACT
 from dafuse.data.names import composed
+from dafuse.data.own import is_missing
 from dafuse.data.pictures import Picture
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
-from dafuse.product.sources import is_missing
 from dafuse.taught.table import DEFAULT
 
 try:

@@ -1,29 +1,69 @@
-"""One lesson: what the method learns of its images, the report, the version that follows."""
+"""One lesson: which images are learned, what the method learns of them, the version that follows.
+
+No torch here.
+"""
 
 import time
-from collections import Counter
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Dataset
-from dafuse.data.listed import in_few_lines
+from dafuse.data.images import UnreadableImage
+from dafuse.data.listed import Skipped, in_few_lines
+from dafuse.data.names import check_class_names, composed
+from dafuse.data.own import none_readable
+from dafuse.data.pictures import AT_ONCE, in_parts
+from dafuse.data.preprocessing import Preprocessing
+from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.objects import Objects
-from dafuse.product.reading import Read, plan, read, without_empty
-from dafuse.product.seen import Seen, with_lesson
-from dafuse.product.sources import none_readable
+from dafuse.product.objects import put_arrays
+from dafuse.product.seen import Seen, digest_of, with_lesson
+from dafuse.product.summary import LearnReport, make_report
 from dafuse.product.version import ClassRecord, Version, now
 from dafuse.progress import Progress
-from dafuse.taught.contract import Encode, Lesson, Teachable, Tested
-from dafuse.wording import counted
+from dafuse.taught.contract import Arrays, Encode, Lesson, Teachable
 
-FEW = 10  # images: a class of fewer is unsure
-SHOWN = 8  # names in a line, and warnings
-ALIKE = 0.1  # share of a class that is taken for another, to be worth a warning
-LEAST_TESTED = 5  # images of a class, for their mistakes to say something
+
+@dataclass(frozen=True)
+class Planned:
+    """A lesson before its images are read: which class numbers they have."""
+
+    names: list[str]  # of all classes, known and new
+    known: int
+    images: list[Path | np.ndarray]
+    labels_N: np.ndarray
+
+
+@dataclass
+class Read:
+    """What was read of a lesson's images, without those that are left out."""
+
+    rows: list[int]  # which images these are
+    feats: list[np.ndarray]  # of each, where features were asked for
+    pixels: list[int]  # numbers in each image: height x width x 3
+    digests: list[bytes]  # of each, where pictures are recognised
+    skipped: list[Skipped]  # could not be read, or were taught as another class
+    unreadable: set[int]  # which images could not be read
+    again: int = 0  # images that were taught before, as the same class
+    twice: int = 0  # images that are in the lesson already, in the same class
+
+    @property
+    def feats_NF(self) -> np.ndarray | None:
+        return np.stack(self.feats) if self.feats else None
+
+
+class _Cut(NamedTuple):
+    """What is taken of an image when it is decoded."""
+
+    pixels: int
+    digest: bytes  # b"": pictures are not recognised
+    taught_as: int | None  # the id of the class that it was taught as before
+    square_3SS: np.ndarray | None
 
 
 def teach(
@@ -35,7 +75,7 @@ def teach(
     eye: Extractor,
     options: dict[str, Any],
     progress: Progress,
-) -> "tuple[LearnReport, Lesson | None, Read]":
+) -> tuple[LearnReport, Lesson | None, Read]:
     """Read the images, change the method by them, and see how well it does.
 
     A method that trains computes features itself and comes without an encoder. Where all images
@@ -54,7 +94,8 @@ def teach(
         if len(found.unreadable) == len(planned.images):
             raise none_readable(found.skipped)
         seconds = time.perf_counter() - start
-        return nothing_new(version.number, found.again, skipped, seconds), None, found
+        nothing = LearnReport(version.number, seconds, skipped=skipped, again=found.again)
+        return nothing, None, found
     new = [0] * (len(taught.names) - taught.known)
     lesson = Lesson(
         taught.names,
@@ -76,212 +117,190 @@ def teach(
     return report, lesson, found
 
 
-def remember(
-    folder: ModelFolder, version: Version, seen: Seen | None, lesson: Lesson, found: Read
-) -> dict[str, Any]:
-    """Keep the hashes of the pictures that were learned; return what of the version changes."""
-    if seen is None:
-        return {}
-    ids = [record.id for record in version.classes]
-    ids += [version.next_id + number for number in range(len(lesson.names) - lesson.known)]
-    class_ids = [ids[label] for label in lesson.labels_N]
-    objects = with_lesson(folder, version, seen, found.digests, class_ids)
-    return {"key": seen.key, "seen": objects}
-
-
 def next_version(
+    folder: ModelFolder,
     version: Version,
     digest: str,
-    report: "LearnReport",
+    report: LearnReport,
     lesson: Lesson,
     found: Read,
-    objects: Objects,
+    seen: Seen | None,
+    arrays: Arrays,
     numbers: dict[str, float],
-    options: dict[str, Any],
-    remembered: dict[str, Any],
 ) -> Version:
-    """The version that the lesson made of this one, whose file has this hash."""
+    """Return the version that the lesson made of this one, whose file has this hash.
+
+    Its objects are written: what the method has learned, and the hashes of the images.
+    """
     when = now()
     counts_C = np.bincount(lesson.labels_N, minlength=len(lesson.names))
     pixels_C = np.bincount(lesson.labels_N, found.pixels, len(lesson.names))
     classes = list(version.classes)
     for number, name in enumerate(lesson.names[lesson.known :]):
         classes.append(ClassRecord(version.next_id + number, name, 0, 0, when, when, ""))
-    classes = [
-        replace(
-            record,
-            images=record.images + int(images),
-            pixels=record.pixels + int(pixels),
-            updated=when if images else record.updated,
-            record=digest_of_record,
-        )
-        for record, images, pixels, digest_of_record in zip(
-            classes, counts_C, pixels_C, objects.records, strict=True
-        )
-    ]
+    objects = put_arrays(folder, arrays, len(classes))
+    changes: dict[str, Any] = {}
+    if seen is not None:
+        ids = [classes[label].id for label in lesson.labels_N]
+        hashes = with_lesson(folder, version, seen, found.digests, ids)
+        changes = {"key": seen.key, "seen": hashes}
+    counted = zip(classes, counts_C, pixels_C, objects.records, strict=True)
     return version.next(
-        {"did": "learn", "when": when, **report.record(), **options},
+        {"did": "learn", "when": when, **report.record(), **lesson.options},
         digest,
         next_id=version.next_id + len(lesson.names) - lesson.known,
-        flip=options.get("flip", version.flip),
-        classes=classes,
+        flip=lesson.options.get("flip", version.flip),
+        classes=[
+            replace(
+                one,
+                images=one.images + int(images),
+                pixels=one.pixels + int(pixels),
+                updated=when if images else one.updated,
+                record=record,
+            )
+            for one, images, pixels, record in counted
+        ],
         shared=objects.shared,
         predict=objects.predict,
         numbers=numbers,
-        **remembered,
+        **changes,
     )
 
 
-@dataclass(frozen=True)
-class Taught:
-    """A class of the lesson."""
-
-    name: str
-    new: bool
-    images: int  # in this lesson
-    known_from: int  # images it was learned from by now
-    tested: int  # images of this lesson that it was tried on
-    right: int  # of them
-
-    def how_sure(self) -> str:
-        """What is known of a class of few images."""
-        what = f"{self.name} ({counted(self.known_from, 'image')})"
-        if not self.tested:
-            return f"{what}: too few to test"
-        return f"{what}: {self.right} of {self.tested} recognised"
+def plan(version: Version, dataset: Dataset) -> Planned:
+    known = version.names
+    as_known = {composed(name): name for name in known}  # older models keep any spelling
+    taught = [as_known.get(name, name) for name in dataset.classes]
+    check_class_names(map(composed, [*known, *taught]), "the model and the lesson")
+    names = [*known, *(name for name in taught if name not in known)]
+    images = dataset.train.relabel(np.array([names.index(name) for name in taught]))
+    items = [images.items[int(index)] for index in images.index]
+    return Planned(names, len(known), items, images.labels)
 
 
-@dataclass(frozen=True)
-class Alike:
-    """Two classes that are mistaken for each other."""
+def read(
+    planned: Planned,
+    version: Version,
+    seen: Seen | None,
+    encode: Encode | None,
+    looks: Preprocessing,
+    threads: int,
+    progress: Progress,
+) -> Read:
+    """Decode each image once; with an encoder, also compute features of those to be learned.
 
-    name: str
-    other: str
-    share: float  # of the first one's tested images that were taken for the other
+    With ``seen``, pictures that were taught before are left out, and those that come twice.
+    """
 
+    def cut(pixels_HW3: np.ndarray) -> _Cut:
+        digest = b"" if seen is None else digest_of(pixels_HW3)
+        taught_as = None if seen is None else seen.class_of(digest)
+        wanted = encode is not None and taught_as is None
+        square = looks.centre_square(pixels_HW3) if wanted else None
+        return _Cut(pixels_HW3.size, digest, taught_as, square)
 
-@dataclass(frozen=True)
-class LearnReport:
-    version: int
-    seconds: float
-    classes: list[Taught]
-    accuracy: float | None  # of this lesson's classes; None: nothing could be tested
-    tested: int  # images
-    how: str  # they were tested, in words
-    alike: list[Alike]
-    skipped: list[str]  # files and folders that were left out, and why
-    again: int = 0  # images that were taught before, and left out
-    twice: int = 0  # images that were in this lesson already, and left out
-    known: int = 0  # classes of the model after it
+    met: set[bytes] = set()
 
-    @property
-    def new(self) -> list[Taught]:
-        return [one for one in self.classes if one.new]
-
-    @property
-    def more(self) -> list[Taught]:
-        return [one for one in self.classes if not one.new]
-
-    @property
-    def few(self) -> list[Taught]:
-        return [one for one in self.classes if one.known_from < FEW]
-
-    def record(self) -> dict[str, Any]:
-        """What the version keeps of it: counts and accuracies, no names of images."""
-        kept = asdict(self)
-        del kept["version"], kept["skipped"]
-        return kept
-
-    def lines(self) -> list[str]:
-        if not self.classes:
-            left_out = self._left_out_lines() or ["every image was taught before as another class"]
-            said = "; ".join(line.strip() for line in left_out)
-            return [f"nothing new: {said}; the model stays at version {self.version}"]
-        images = sum(one.images for one in self.classes)
-        what = [counted(len(self.new), "new class", "new classes")] if self.new else []
-        what += [f"more of {counted(len(self.more), 'class', 'classes')}"] if self.more else []
-        lines = [
-            f"learned {' and '.join(what)} from {counted(images, 'image')} in "
-            f"{self.seconds:.1f} s: version {self.version}"
+    def compute(cuts: list[_Cut]) -> list[tuple[_Cut, np.ndarray | None]]:
+        fresh = [one.taught_as is None and _first(one.digest, met) for one in cuts]
+        squares = [
+            one.square_3SS
+            for one, is_fresh in zip(cuts, fresh, strict=True)
+            if is_fresh and one.square_3SS is not None
         ]
-        lines += self._left_out_lines()
-        for one in self.more:
-            more = counted(one.images, "more image")
-            lines.append(f"  {one.name}: {more}, {one.known_from} in all")
-        if self.accuracy is not None:
-            sample = "a sample of " if "in turn" in self.how and self.tested < images else ""
-            lines.append(
-                f"  this lesson's classes: {self.accuracy:.1%} of {sample}"
-                f"{counted(self.tested, 'image')} right, {self.how}"
+        feats = iter(encode(np.stack(squares)) if encode is not None and squares else ())
+        return [
+            (one, next(feats) if is_fresh and squares else None)
+            for one, is_fresh in zip(cuts, fresh, strict=True)
+        ]
+
+    with progress.bar("reading" if encode is None else "features", len(planned.images)) as bar:
+        found = in_parts(planned.images, AT_ONCE, compute, cut, threads)
+        return _sorted_out(planned, version, found, bar.advance)
+
+
+def _first(digest: bytes, met: set[bytes]) -> bool:
+    """Whether this picture was not met yet; now it is."""
+    if digest in met:
+        return False
+    if digest:
+        met.add(digest)
+    return True
+
+
+def _sorted_out(
+    planned: Planned,
+    version: Version,
+    found: Iterable[tuple[_Cut, np.ndarray | None] | UnreadableImage],
+    advance: Callable[[], None],
+) -> Read:
+    """What is learned of the images, and what becomes of the others."""
+    result = Read([], [], [], [], [], set())
+    names_of_ids = {record.id: record.name for record in version.classes}
+    first_class: dict[bytes, str] = {}  # in this lesson
+    for row, (image, one) in enumerate(zip(planned.images, found, strict=True)):
+        advance()
+        what = str(image) if isinstance(image, Path) else f"image {row}"
+        name = planned.names[planned.labels_N[row]]
+        if isinstance(one, UnreadableImage):
+            result.unreadable.add(row)
+            result.skipped.append(Skipped(what, str(one)))
+            continue
+        cut, feats_F = one
+        if cut.taught_as is not None and cut.taught_as not in names_of_ids:
+            raise DafuseError(
+                f"the model has hashes of pictures of class {cut.taught_as}, and no such class: "
+                "restore it from a copy, or teach with --no-recognise"
             )
-        elif self.known == 1:
-            lines.append("  the only class so far: every image is taken for it; teach another one")
+        before = None if cut.taught_as is None else names_of_ids[cut.taught_as]
+        if before == name:
+            result.again += 1
+        elif before is not None:
+            result.skipped.append(Skipped(what, _taught_otherwise(before, name)))
+        elif cut.digest in first_class:
+            if first_class[cut.digest] == name:
+                result.twice += 1
+            else:
+                result.skipped.append(Skipped(what, _in_both(first_class[cut.digest], name)))
         else:
-            lines.append("  no image could be tested, so how well these classes do is not known")
-        if self.few:
-            lines += self._few_lines()
-        for pair in self.alike:
-            lines.append(f"  alike: {pair.share:.0%} of {pair.name} was taken for {pair.other}")
-        return lines
-
-    def _left_out_lines(self) -> list[str]:
-        lines = []
-        if self.again:
-            lines.append(f"  skipped {counted(self.again, 'image')} taught before")
-        if self.twice:
-            lines.append(
-                f"  skipped {counted(self.twice, 'copy', 'copies')} of images in this lesson"
-            )
-        return lines
-
-    def _few_lines(self) -> list[str]:
-        lines = [f"  few images: fewer than {FEW} make a class unsure, teach more when you can"]
-        lines += [f"    {one.how_sure()}" for one in self.few[:SHOWN]]
-        if len(self.few) > SHOWN:
-            lines.append(f"    and {len(self.few) - SHOWN} more")
-        return lines
+            if cut.digest:
+                first_class[cut.digest] = name
+                result.digests.append(cut.digest)
+            if feats_F is not None:
+                result.feats.append(feats_F)
+            result.rows.append(row)
+            result.pixels.append(cut.pixels)
+    return result
 
 
-def nothing_new(version: int, again: int, skipped: list[str], seconds: float) -> LearnReport:
-    """The report of a lesson whose images were all taught before."""
-    return LearnReport(version, seconds, [], None, 0, "", [], skipped, again)
-
-
-def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) -> LearnReport:
-    classes = len(lesson.names)
-    counts_C = np.bincount(lesson.labels_N, minlength=classes)
-    tested_C = np.bincount(tested.labels_N, minlength=classes)
-    right_N = tested.answers_N == tested.labels_N
-    right_C = np.bincount(tested.labels_N[right_N], minlength=classes)
-    return LearnReport(
-        version=version,
-        seconds=seconds,
-        classes=[
-            Taught(
-                name=lesson.names[number],
-                new=number >= lesson.known,
-                images=int(counts_C[number]),
-                known_from=int(counts_C[number]) + lesson.counts_C[number],
-                tested=int(tested_C[number]),
-                right=int(right_C[number]),
-            )
-            for number in np.flatnonzero(counts_C).tolist()
-        ],
-        accuracy=float(right_N.mean()) if len(right_N) and classes > 1 else None,
-        tested=len(right_N),
-        how=tested.how,
-        alike=_alike(lesson.names, tested, tested_C),
-        skipped=[],
-        known=classes,
+def _taught_otherwise(before: str, now: str) -> str:
+    return (
+        f"taught as {before} before, so not as {now} now; to correct that, rename {before}, or "
+        f"forget it and teach its images again; --no-recognise teaches them as {now}, too"
     )
 
 
-def _alike(names: list[str], tested: Tested, tested_C: np.ndarray) -> list[Alike]:
-    """Classes of which many images were taken for one other class, the worst first."""
-    pairs = Counter(zip(tested.labels_N.tolist(), tested.answers_N.tolist(), strict=True))
-    found = [
-        Alike(names[true], names[answer], count / int(tested_C[true]))
-        for (true, answer), count in pairs.items()
-        if true != answer and tested_C[true] >= LEAST_TESTED and count >= ALIKE * tested_C[true]
+def _in_both(first: str, now: str) -> str:
+    return f"the same picture is in {first}, so it is not taught as {now}; keep it in one of them"
+
+
+def without_empty(planned: Planned, found: Read) -> Planned:
+    """The images that are learned; new classes without any are left out, and said to be."""
+    labels_N = planned.labels_N[found.rows]
+    present = set(labels_N.tolist())
+    kept = [
+        number
+        for number in range(len(planned.names))
+        if number < planned.known or number in present
     ]
-    return sorted(found, key=lambda pair: (-pair.share, pair.name))[:SHOWN]
+    readable = np.delete(planned.labels_N, sorted(found.unreadable))
+    for number in sorted(set(planned.labels_N.tolist()) - set(readable.tolist())):
+        found.skipped.append(Skipped(planned.names[number], "none of its images can be read"))
+    new_number = np.full(len(planned.names), -1)
+    new_number[kept] = np.arange(len(kept))
+    return Planned(
+        [planned.names[number] for number in kept],
+        planned.known,
+        [planned.images[row] for row in found.rows],
+        new_number[labels_N],
+    )

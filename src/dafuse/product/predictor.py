@@ -29,12 +29,12 @@ from dafuse.backbones.card import (
 from dafuse.backbones.extractor import available_processors, computed, open_session
 from dafuse.data.images import UnreadableImage
 from dafuse.data.names import require_taught_names
+from dafuse.data.own import images_to_test
 from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
 from dafuse.product.evaluation import Evaluation, evaluate
-from dafuse.product.sources import images_to_test
 from dafuse.product.version import require_format
 from dafuse.progress import Progress
 from dafuse.taught.contract import Encode

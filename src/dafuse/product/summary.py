@@ -1,14 +1,176 @@
-"""What a model is: its classes, where they come from, its size and its history. No torch here."""
+"""Summaries in plain lines: of a lesson that was learned, and of a model with its history.
 
-from dataclasses import dataclass
+No torch here.
+"""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import ClassRecord, Version
+from dafuse.taught.contract import Lesson, Tested
 from dafuse.wording import counted
 
-SHOWN = 12  # classes of a lesson, in the history
+FEW = 10  # images: a class of fewer is unsure
+SHOWN = 8  # names in a line, and warnings
+IN_HISTORY = 12  # classes of a lesson that the history shows
+ALIKE = 0.1  # share of a class that is taken for another, to be worth a warning
+LEAST_TESTED = 5  # images of a class, for their mistakes to say something
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A class of the lesson."""
+
+    name: str
+    new: bool
+    images: int  # in this lesson
+    known_from: int  # images it was learned from by now
+    tested: int  # images of this lesson that it was tried on
+    right: int  # of them
+
+    def how_sure(self) -> str:
+        """What is known of a class of few images."""
+        what = f"{self.name} ({counted(self.known_from, 'image')})"
+        if not self.tested:
+            return f"{what}: too few to test"
+        return f"{what}: {self.right} of {self.tested} recognised"
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Two classes that are mistaken for each other."""
+
+    name: str
+    other: str
+    share: float  # of the first one's tested images that were taken for the other
+
+
+@dataclass(frozen=True)
+class LearnReport:
+    """What a lesson did; without classes where all its images were taught before."""
+
+    version: int
+    seconds: float
+    classes: list[Taught] = field(default_factory=list)
+    accuracy: float | None = None  # of this lesson's classes; None: nothing could be tested
+    tested: int = 0  # images
+    how: str = ""  # they were tested, in words
+    alike: list[Alike] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # files and folders left out, and why
+    again: int = 0  # images that were taught before, and left out
+    twice: int = 0  # images that were in this lesson already, and left out
+    known: int = 0  # classes of the model after it
+
+    @property
+    def new(self) -> list[Taught]:
+        return [one for one in self.classes if one.new]
+
+    @property
+    def more(self) -> list[Taught]:
+        return [one for one in self.classes if not one.new]
+
+    @property
+    def few(self) -> list[Taught]:
+        return [one for one in self.classes if one.known_from < FEW]
+
+    def record(self) -> dict[str, Any]:
+        """What the version keeps of it: counts and accuracies, no names of images."""
+        kept = asdict(self)
+        del kept["version"], kept["skipped"]
+        return kept
+
+    def lines(self) -> list[str]:
+        if not self.classes:
+            left_out = self._left_out_lines() or ["every image was taught before as another class"]
+            said = "; ".join(line.strip() for line in left_out)
+            return [f"nothing new: {said}; the model stays at version {self.version}"]
+        images = sum(one.images for one in self.classes)
+        what = [counted(len(self.new), "new class", "new classes")] if self.new else []
+        what += [f"more of {counted(len(self.more), 'class', 'classes')}"] if self.more else []
+        lines = [
+            f"learned {' and '.join(what)} from {counted(images, 'image')} in "
+            f"{self.seconds:.1f} s: version {self.version}"
+        ]
+        lines += self._left_out_lines()
+        for one in self.more:
+            more = counted(one.images, "more image")
+            lines.append(f"  {one.name}: {more}, {one.known_from} in all")
+        if self.accuracy is not None:
+            sample = "a sample of " if "in turn" in self.how and self.tested < images else ""
+            lines.append(
+                f"  this lesson's classes: {self.accuracy:.1%} of {sample}"
+                f"{counted(self.tested, 'image')} right, {self.how}"
+            )
+        elif self.known == 1:
+            lines.append("  the only class so far: every image is taken for it; teach another one")
+        else:
+            lines.append("  no image could be tested, so how well these classes do is not known")
+        if self.few:
+            lines += self._few_lines()
+        for pair in self.alike:
+            lines.append(f"  alike: {pair.share:.0%} of {pair.name} was taken for {pair.other}")
+        return lines
+
+    def _left_out_lines(self) -> list[str]:
+        lines = []
+        if self.again:
+            lines.append(f"  skipped {counted(self.again, 'image')} taught before")
+        if self.twice:
+            lines.append(
+                f"  skipped {counted(self.twice, 'copy', 'copies')} of images in this lesson"
+            )
+        return lines
+
+    def _few_lines(self) -> list[str]:
+        lines = [f"  few images: fewer than {FEW} make a class unsure, teach more when you can"]
+        lines += [f"    {one.how_sure()}" for one in self.few[:SHOWN]]
+        if len(self.few) > SHOWN:
+            lines.append(f"    and {len(self.few) - SHOWN} more")
+        return lines
+
+
+def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) -> LearnReport:
+    classes = len(lesson.names)
+    counts_C = np.bincount(lesson.labels_N, minlength=classes)
+    tested_C = np.bincount(tested.labels_N, minlength=classes)
+    right_N = tested.answers_N == tested.labels_N
+    right_C = np.bincount(tested.labels_N[right_N], minlength=classes)
+    return LearnReport(
+        version=version,
+        seconds=seconds,
+        classes=[
+            Taught(
+                name=lesson.names[number],
+                new=number >= lesson.known,
+                images=int(counts_C[number]),
+                known_from=int(counts_C[number]) + lesson.counts_C[number],
+                tested=int(tested_C[number]),
+                right=int(right_C[number]),
+            )
+            for number in np.flatnonzero(counts_C).tolist()
+        ],
+        accuracy=float(right_N.mean()) if len(right_N) and classes > 1 else None,
+        tested=len(right_N),
+        how=tested.how,
+        alike=_alike(lesson.names, tested, tested_C),
+        known=classes,
+    )
+
+
+def _alike(names: list[str], tested: Tested, tested_C: np.ndarray) -> list[Alike]:
+    """Classes of which many images were taken for one other class, the worst first."""
+    pairs = Counter(zip(tested.labels_N.tolist(), tested.answers_N.tolist(), strict=True))
+    found = [
+        Alike(names[true], names[answer], count / int(tested_C[true]))
+        for (true, answer), count in pairs.items()
+        if true != answer and tested_C[true] >= LEAST_TESTED and count >= ALIKE * tested_C[true]
+    ]
+    return sorted(found, key=lambda pair: (-pair.share, pair.name))[:SHOWN]
 
 
 @dataclass(frozen=True)
@@ -103,10 +265,10 @@ def _learn(step: dict[str, Any]) -> str:
         f"{one['name']} ({'' if one['new'] else '+'}{one['images']})"
         for one in sorted(step["classes"], key=lambda one: not one["new"])
     ]
-    if len(taught) > SHOWN:
+    if len(taught) > IN_HISTORY:
         images = sum(one["images"] for one in step["classes"])
-        others = counted(len(taught) - SHOWN, "other class", "other classes")
-        taught = [*taught[:SHOWN], f"and {others} ({counted(images, 'image')} in all)"]
+        others = counted(len(taught) - IN_HISTORY, "other class", "other classes")
+        taught = [*taught[:IN_HISTORY], f"and {others} ({counted(images, 'image')} in all)"]
     accuracy = step["accuracy"]
     tested = "" if accuracy is None else f"; {accuracy:.1%} of images right, {step['how']}"
     return f"learned {', '.join(taught)}{tested}"
