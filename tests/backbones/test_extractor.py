@@ -262,16 +262,19 @@ def test_a_changed_bit_is_refused_wherever_it_is(small_file: Path, tmp_path: Pat
 
 
 def test_doctor_says_what_is_wrong_with_an_exported_network(
-    small_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("DAFUSE_WEIGHTS", str(tmp_path))
     path = tmp_path / f"{SMALL}.onnx"
     path.write_bytes(small_file.read_bytes())
-    assert (True, f"weights {SMALL}: {path}, exported") in doctor._weights()
+    doctor.main([])
+    assert f"ok  weights {SMALL}: {path}, exported\n" in capsys.readouterr().out
     path.write_bytes(small_file.read_bytes()[:-1])
-    ((good, line),) = [found for found in doctor._weights() if SMALL in found[1]]
-    assert not good
-    assert f"{path} is damaged or was changed" in line
+    doctor.main([])
+    assert f"--  weights {SMALL}: {path} is damaged or was changed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["changed", "a folder", "elsewhere"])

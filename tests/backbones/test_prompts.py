@@ -15,7 +15,7 @@ from dafuse.methods.contract import Method
 from dafuse.methods.dualprompt import DualPrompt
 from dafuse.methods.l2p import L2P
 from helpers.small_datasets import small_dataset
-from helpers.small_networks import small_vit
+from helpers.small_networks import first_tokens, small_vit
 from helpers.small_runs import small_stream, small_trainer
 
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -54,7 +54,7 @@ def test_tokens_stand_at_the_position_of_cls_and_are_read_out() -> None:
     attached, prompts = PromptTokens(vit), some(3, 4, 24)
     model = vit.timm
     with torch.no_grad():
-        x = model._pos_embed(model.patch_embed(IMAGES))
+        x = first_tokens(model, IMAGES)
         extra = prompts + model.pos_embed[:, :1]
         x = model.norm(model.blocks(torch.cat([x[:, :1], extra, x[:, 1:]], dim=1)))
         torch.testing.assert_close(vit(IMAGES, attached, prompts=prompts), x[:, 1:5].mean(1))

@@ -12,7 +12,7 @@ from dafuse.backbones.adapter import Adapter, AdapterForEach
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.vit import ViT
 from dafuse.errors import DafuseError
-from helpers.small_networks import PREPROCESSING, small_vit
+from helpers.small_networks import PREPROCESSING, first_tokens, small_vit
 
 SMALL = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 0}
 
@@ -167,7 +167,7 @@ def test_sizes_of_the_papers_adapter() -> None:
 def by_hand(vit: ViT, images: Tensor, adapter: Adapter) -> Tensor:
     """h = x + Attn(LN1(x)); a = ReLU(Wd·h + bd); y = h + MLP(LN2(h)) + s·(Wu·a + bu)."""
     model, t = vit.timm, adapter.tensors()
-    x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
+    x = first_tokens(model, images)
     for layer, block in enumerate(model.blocks):
         h = x + block.ls1(block.attn(block.norm1(x)))
         a = torch.relu(h @ t["down.weight"][layer].T + t["down.bias"][layer])
@@ -293,7 +293,7 @@ def test_prefix_is_brute_force_attention(batch: int, qk_norm: bool) -> None:
     }
     with torch.no_grad():
         ours = vit.encode(images, Prefix(pairs))  # type: ignore[arg-type]
-        x = model._pos_embed(model.patch_embed(images))
+        x = first_tokens(model, images)
         for layer, block in enumerate(model.blocks):
             normed = block.norm1(x)
             if layer in pairs:
@@ -332,7 +332,7 @@ def test_extra_tokens_go_through_all_blocks() -> None:
     ours = vit.encode(images, attached)
     assert ours.shape == (4, vit.tokens + 4, vit.width)
     with torch.no_grad():
-        x = attached.tokens(model._pos_embed(model.patch_embed(images)))
+        x = attached.tokens(first_tokens(model, images))
         expected = model.norm(model.blocks(x))
         assert_equal_features(ours, expected)
         assert_equal_features(vit(images, attached), expected[:, 0])
@@ -354,7 +354,7 @@ def test_branch_is_asked_once_a_layer_with_the_stream_before_the_second_norm() -
     assert torch.equal(features, vit.encode(images))
     assert [layer for layer, _ in seen] == [0, 1, 2]
     model = vit.timm
-    x = model._pos_embed(model.patch_embed(images))
+    x = first_tokens(model, images)
     for (_, h), block in zip(seen, model.blocks, strict=True):
         torch.testing.assert_close(h, x + block.attn(block.norm1(x)))
         x = block(x)

@@ -18,7 +18,7 @@ def loss_at_the_start(
     """
     trainer, asked = method.trainer, {}
 
-    def fit(task: Task, attached: Any, loss: Any, groups: Any, schedule: Any) -> None:
+    def fit(task: Task, attached: Any, loss: Any, groups: Any, schedule: Any, **_: Any) -> None:
         trained = [tensor for group in groups for tensor in group.parameters]
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
@@ -30,6 +30,20 @@ def loss_at_the_start(
     monkeypatch.setattr(trainer, "fit", fit)
     method.learn(task)
     return asked["loss"], asked["trained"]
+
+
+def trained_from(method: Method, task: Task, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Learn the task; return what was trained, as it was before the first step."""
+    fit, start = method.trainer.fit, []
+
+    def spy(task: Task, attached: Any, loss: Any, groups: Any, *how: Any, **more: Any) -> None:
+        start.extend(tensor.detach().clone() for group in groups for tensor in group.parameters)
+        fit(task, attached, loss, groups, *how, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(method.trainer, "fit", spy)
+        method.learn(task)
+    return start
 
 
 def prompts_chosen(method: Method, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dafuse.backbones.vit import ViT
 from dafuse.data.preprocessing import Preprocessing
@@ -32,3 +32,11 @@ def small_vit(seed: int = 0) -> ViT:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)
     return ViT(model, PREPROCESSING, "small")
+
+
+def first_tokens(model: nn.Module, images: Tensor) -> Tensor:
+    """What timm's own forward pass gives the first block."""
+    given: list[Tensor] = []
+    with model.blocks[0].register_forward_pre_hook(lambda _, tokens: given.extend(tokens)):
+        model.forward_features(images)
+    return given[0]

@@ -1,6 +1,7 @@
 """AnaCP: sums over tasks give what regressions on all images at once give; targets lie apart."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dafuse.errors import DafuseError
+from dafuse.heads.ridge import statistics
 from dafuse.heads.sums import pooled
+from dafuse.methods import anacp
 from dafuse.methods.anacp import AnaCP, alike, gram_and_moments, spread
 from dafuse.methods.registry import require_observes
+from dafuse.seeds import torch_generator
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -62,7 +66,10 @@ def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
         ]
         return F.gelu(torch.stack(projected).mean(0) @ method.last_DM.double())
 
-    drawn = method._drawn(means, covariance).double()
+    generator = torch_generator(trainer.seed, "anacp", "drawn")
+    noise = torch.randn(4, method.samples, trainer.network.width, generator=generator)
+    apart = noise @ torch.linalg.cholesky(covariance).to(noise).T
+    drawn = (means[:, None].to(noise) + apart).flatten(0, 1).double()
     one_hot = F.one_hot(torch.arange(4).repeat_interleave(method.samples)).double()
     weights = ridge(hidden_of(drawn), one_hot, method.penalty)
     ((images, _),) = trainer.batches(stream[0].test)
@@ -142,17 +149,29 @@ def test_sums_about_means_give_sums_about_the_origin(images: int) -> None:
     assert torch.allclose(moments, F.one_hot(labels).double().T @ hidden)
 
 
-def test_drawn_features_have_the_mean_of_their_class_and_the_covariance_of_all() -> None:
-    method, trainer, *_ = learned([3, 3], [2], samples=4000)
-    width = trainer.network.width
-    means = torch.randn(2, width, generator=torch.Generator().manual_seed(5)).double()
-    rows = torch.randn(3 * width, width, generator=torch.Generator().manual_seed(6)).double()
-    covariance = rows.T @ rows / len(rows)
-    drawn = method._drawn(means, covariance).unflatten(0, (2, 4000)).double()
-    assert torch.allclose(drawn.mean(1), means, atol=0.15)
+def test_drawn_features_have_the_mean_of_their_class_and_the_covariance_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Tensor] = []
+
+    def spy(feats_NM: Tensor, *others: Any) -> Any:
+        given.append(feats_NM)
+        return statistics(feats_NM, *others)
+
+    monkeypatch.setattr(anacp, "statistics", spy)
+    for _ in range(2):
+        _, trainer, stream, _ = learned([9, 7], [2], samples=4000)
+    feats, labels = trainer.features(stream[0].train, None)
+    units = F.normalize(feats, dim=1).double()
+    means = torch.stack([units[labels == label].mean(0) for label in range(2)])
+    apart = units - means[labels]
+    covariance = apart.T @ apart / len(units) + 1e-4 * torch.eye(trainer.network.width).double()
+    variance = float(covariance.diagonal().max())
+    drawn = given[0].unflatten(0, (2, 4000)).double()
+    assert torch.allclose(drawn.mean(1), means, atol=0.1 * variance**0.5)
     for of_class in drawn:
-        assert torch.allclose(torch.cov(of_class.T), covariance, atol=0.25)
-    assert torch.equal(drawn, method._drawn(means, covariance).unflatten(0, (2, 4000)).double())
+        assert torch.allclose(torch.cov(of_class.T), covariance, atol=0.1 * variance)
+    assert torch.equal(given[0], given[1])
 
 
 def test_the_order_of_tasks_does_not_matter() -> None:

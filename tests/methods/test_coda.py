@@ -14,7 +14,12 @@ from dafuse.methods.coda import (
     overlap,
     quarter_cosine,
 )
-from helpers.method_probes import cross_entropy_by_hand, loss_at_the_start, prompts_chosen
+from helpers.method_probes import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    prompts_chosen,
+    trained_from,
+)
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -103,16 +108,17 @@ def test_the_rate_falls_along_a_quarter_of_a_cosine() -> None:
     assert quarter_cosine(0, 1) == 1
 
 
-def test_a_task_trains_its_own_components_beside_the_earlier_ones() -> None:
+def test_a_task_trains_its_own_components_beside_the_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     method, stream = make()
     method.learn(stream[0])
     first = {name: tensor.clone() for name, tensor in method.state().items()}
-    start = {name: method._start(name, stream[1]) for name in method.pool}
-    method.learn(stream[1])
-    for name, tensor in method.pool.items():
+    *start, _ = trained_from(method, stream[1], monkeypatch)
+    for (name, tensor), began in zip(method.pool.items(), start, strict=True):
         assert tensor.shape[:2] == (3, 10)
         assert torch.equal(tensor[:, :5], first[f"modules/components.{name}"])
-        assert not torch.equal(tensor[:, 5:], start[name])
+        assert not torch.equal(tensor[:, 5:], began)
     assert torch.equal(method.weights_CE[:2], first["classifier/rows"])
     assert len(method.weights_CE) == 4
 

@@ -8,7 +8,12 @@ import torch
 from dafuse.backbones.prompts import PromptPrefixes
 from dafuse.errors import DafuseError
 from dafuse.methods.dualprompt import DualPrompt
-from helpers.method_probes import cross_entropy_by_hand, loss_at_the_start, prompts_chosen
+from helpers.method_probes import (
+    cross_entropy_by_hand,
+    loss_at_the_start,
+    prompts_chosen,
+    trained_from,
+)
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -69,22 +74,24 @@ def test_a_task_trains_the_general_prompt_its_own_expert_and_its_own_rows() -> N
     assert [len(t) for t in (method.experts_TL2PD, method.keys_TD, method.weights_CE)] == [2, 2, 4]
 
 
-def test_a_new_expert_starts_as_the_last_one_and_its_key_anew() -> None:
+def test_a_new_expert_starts_as_the_last_one_and_its_key_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     method, stream = make()
     method.learn(stream[0])
-    expert, key = method._new_expert(stream[1])
-    assert torch.equal(expert, method.experts_TL2PD[-1:])
-    assert expert.data_ptr() != method.experts_TL2PD.data_ptr()
-    assert (key - method.keys_TD).abs().max() > 0.1
+    last, first_key = method.experts_TL2PD[-1:].clone(), method.keys_TD.clone()
+    _, expert, key, _ = trained_from(method, stream[1], monkeypatch)
+    assert torch.equal(expert, last)
+    assert torch.equal(method.experts_TL2PD[:1], last)  # it was copied
+    assert (key - first_key).abs().max() > 0.1
 
 
-def test_the_key_moves_towards_the_queries_of_its_task() -> None:
+def test_the_key_moves_towards_the_queries_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is the key's: the cross-entropy has no way to it."""
     found = {}
     for weight in (0.0, 0.1):
         method, stream = make(key_weight=weight, epochs=3, lr=0.01)
-        start = method._new_expert(stream[0])[1].detach().clone()
-        method.learn(stream[0])
+        _, _, start, _ = trained_from(method, stream[0], monkeypatch)
         query = method.trainer.features(stream[0].train, None)[0]
         cosine = [torch.cosine_similarity(query, k).mean().item() for k in (start, method.keys_TD)]
         found[weight] = cosine[1] - cosine[0]

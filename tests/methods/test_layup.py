@@ -45,7 +45,8 @@ def test_one_block_is_the_last_cls_token() -> None:
     method, trainer, stream, _ = learned([3, 3], [2], blocks=1)
     ((images, _),) = trainer.batches(stream[0].train)
     with torch.no_grad():
-        assert torch.allclose(method._features(images), trainer.encode(images, None), atol=1e-5)
+        scores = trainer.encode(images, None) @ method.weights_CM.T
+        assert torch.allclose(method.logits(images), scores, atol=1e-5)
 
 
 def test_a_network_of_fewer_blocks_is_read_whole() -> None:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from dafuse.heads.linear import linear_logits
 from dafuse.methods.mos import MOS, apart, refine
+from helpers.method_probes import cross_entropy_by_hand, loss_at_the_start
 from helpers.small_runs import small_learned
 
 QUICK: dict[str, Any] = {
@@ -68,24 +69,18 @@ def test_every_vector_is_told_from_the_others() -> None:
 def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the new classes alone, and class means and features are told from each other."""
     method, trainer, stream = learned([2, 2], tasks=1, orth=0.7)
-    asked = {}
-
-    def fit(task: Any, attached: Any, loss: Any, groups: Any, schedule: Any, **_: Any) -> None:
-        asked["loss"], (asked["rows"],) = loss, groups[1].parameters
-
-    monkeypatch.setattr(trainer, "fit", fit)
-    method._train(stream[1])
+    means = method.classes.tensors["mean"].clone()
+    found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)
     ((images, labels),) = trainer.batches(stream[1].train)
-    feats = trainer.encode(images, method.adapter)
-    scores = feats @ asked["rows"][:, :-1].T + asked["rows"][:, -1]
-    own = -torch.log_softmax(scores, dim=1)[torch.arange(len(labels)), labels - 2].mean()
-    vectors = torch.cat([method.classes.tensors["mean"], feats])
+    with torch.no_grad():
+        feats = trainer.encode(images, method.adapter)
+    own = cross_entropy_by_hand(feats, rows, labels, first=2)
+    vectors = torch.cat([means, feats])
     similar = vectors @ vectors.T / 0.8
     orth = -torch.log_softmax(similar, dim=1).diagonal().mean()
     assert len(vectors) == 2 + 10
     assert orth > 0.01
-    expected = own + 0.7 * orth
-    assert asked["loss"](images, labels).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert found == pytest.approx(own + 0.7 * orth.item(), rel=1e-4)
 
 
 def test_full_merging_ends_at_the_mean_of_the_stored_adapters() -> None:
@@ -98,12 +93,12 @@ def test_full_merging_ends_at_the_mean_of_the_stored_adapters() -> None:
 
 def test_merging_happens_once_a_step() -> None:
     """Without a learning rate, the distance to the mean shrinks by 1 - merge at every step."""
-    method, _, stream = learned([2, 2])
+    method, _, stream = learned([2, 2, 2], tasks=2)
     shift = {name: tensor + 1 for name, tensor in method.bank[1].items()}
     method.bank.append(shift)
     middle = method.bank.mean()
     method.lr, method.epochs = 0.0, 3
-    method._train(stream[1])
+    method.learn(stream[2])
     steps = 3 * 2  # ten images in batches of eight
     for name, tensor in method.adapter.tensors().items():
         expected = middle[name] + 0.9**steps * (shift[name] - middle[name])

@@ -12,6 +12,7 @@ from dafuse.heads.alignment import align
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.tuna import TUNA, max_fusion, mean_directions, overlap
+from helpers.method_probes import loss_at_the_start
 from helpers.small_runs import small_learned
 
 QUICK: dict[str, Any] = {
@@ -88,16 +89,11 @@ def test_the_blocks_of_all_stages_count_alike() -> None:
 def test_the_loss_by_hand(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """CosFace with the margin, and the overlap at a weight that falls by e with each task."""
     method, trainer, stream = learned([2, 2, 2], number - 1, lr=0.05, margin=0.3, orth=50.0)
-    task, asked = stream[number - 1], {}
-
-    def fit(task: Any, attached: Any, loss: Any, groups: Any, schedule: Any) -> None:
-        asked["loss"], asked["rows"] = loss, list(groups[0].parameters)[-1]
-
-    monkeypatch.setattr(trainer, "fit", fit)
-    method._train(task)
+    task = stream[number - 1]
+    found, (*_, rows) = loss_at_the_start(method, task, monkeypatch)
     ((images, labels),) = trainer.batches(task.train)
     feats = trainer.encode(images, method.adapter)
-    cosines = F.cosine_similarity(feats[:, None], asked["rows"][None], dim=2)
+    cosines = F.cosine_similarity(feats[:, None], rows[None], dim=2)
     terms = []
     for row, label in zip(cosines, labels - task.first, strict=True):
         own = torch.exp(20 * (row[label] - 0.3))
@@ -112,7 +108,7 @@ def test_the_loss_by_hand(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     apart = 50.0 * math.exp(-number) * torch.stack(overlaps).sum()
     assert apart > 0.01
     expected = torch.stack(terms).mean() + apart
-    assert asked["loss"](images, labels).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert found == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_stored_adapters_and_old_rows_stay() -> None:
