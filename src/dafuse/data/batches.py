@@ -6,9 +6,7 @@ worker processes. Both draw the same crops and give the same images up to interp
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -198,12 +196,8 @@ def _require_images(dataset: Dataset, skipped: list[str]) -> None:
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Of the device and of the machine, through whose memory all images go: the lesser."""
-    free = 4 * 2**30  # where the system does not tell
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(line for line in lines if line.startswith("MemAvailable:"))
-        free = int(available.split()[1]) * 1024
-    if device.type == "cuda":
-        return min(free, torch.cuda.mem_get_info(device)[0])
-    return free
+    """Return the free memory of the machine, through which all images go, or less on the device."""
+    from psutil import virtual_memory
+
+    free: int = virtual_memory().available
+    return min(free, torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free
