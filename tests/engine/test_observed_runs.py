@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from dafuse.errors import DafuseError
 from dafuse.report.page import page
 from dafuse.report.runs import load_run
 from dafuse.sealed import read_sealed
-from helpers.processes import KILLED_AT_A_CALL, clean_environment
+from helpers.processes import dafuse
 from helpers.small_datasets import save_arrays, small_dataset
 from helpers.small_networks import PREPROCESSING, small_vit
 
@@ -132,13 +130,6 @@ def test_options_of_other_streams_do_not_count() -> None:
     assert set(LIMITS) == set(STREAM_OPTIONS)
 
 
-def dafuse(*arguments: str, code: str = "from dafuse.cli import main; main()") -> Any:
-    start = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        start, env=clean_environment(), capture_output=True, text=True, check=False
-    )
-
-
 WRITING = ("os", "replace", 7)  # between a checkpoint's tensors and its record
 OBSERVING = {
     "simplecil": ("dafuse.methods.simplecil", "SimpleCIL.observe", 7),
@@ -161,12 +152,12 @@ def test_killed_in_a_stream_it_resumes_bit_identically(method: str, tmp_path: Pa
 
     whole = tmp_path / "whole"
     done = dafuse(*command(whole))
-    assert done.returncode == 0, done.stderr
-    for number, (module, path, count) in enumerate([OBSERVING[method], WRITING]):
+    assert done.status == 0, done.err
+    for number, point in enumerate([OBSERVING[method], WRITING]):
         out = tmp_path / str(number)
-        killed = dafuse(module, path, str(count), *command(out), code=KILLED_AT_A_CALL)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        killed = dafuse(*command(out), at=point)
+        assert killed.status == -signal.SIGKILL, killed.err
         done = dafuse(*command(out))
-        assert done.returncode == 0, done.stderr
-        assert "going on with point" in done.stderr
+        assert done.status == 0, done.err
+        assert "going on with point" in done.err
         assert outcome(out) == outcome(whole)

@@ -1,13 +1,16 @@
-"""Runs as users start them, in real subprocesses: resume, kills, refusals, a full disk."""
+"""Runs in processes of their own: resume, kills, refusals, a full disk."""
 
 import json
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,8 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
-from helpers.processes import KILLED_AT_A_CALL, clean_environment
+from faults.command import Hangs, start
+from helpers.processes import clean_environment, dafuse
 from helpers.small_datasets import small_dataset
 
 TASKS = 3
@@ -46,13 +50,6 @@ def command(images: Path, out: Path, *extra: str) -> list[str]:
     return ["run", "--data", str(images), "--out", str(out), *OPTIONS, *extra]
 
 
-def dafuse(*arguments: str, code: str = "from dafuse.cli import main; main()") -> Any:
-    start = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(
-        start, env=clean_environment(), capture_output=True, text=True, check=False
-    )
-
-
 def outcome(out: Path) -> tuple[bytes, dict[str, Any]]:
     """What must be bit-identical: the tensors, and the results without their times."""
     (tensors,) = (out / "checkpoints").glob("*.safetensors")
@@ -66,15 +63,15 @@ def outcome(out: Path) -> tuple[bytes, dict[str, Any]]:
 def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     """A run that nothing disturbed, and how long it took."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    start = time.monotonic()
+    began = time.monotonic()
     done = dafuse(*command(images, out))
-    assert done.returncode == 0, done.stderr
-    return out, time.monotonic() - start
+    assert done.status == 0, done.err
+    return out, time.monotonic() - began
 
 
 def finish(images: Path, out: Path) -> None:
     done = dafuse(*command(images, out))
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
 
 
 def test_a_run_leaves_everything_the_report_needs(whole: tuple[Path, float]) -> None:
@@ -102,7 +99,8 @@ def test_the_same_command_twice_computes_nothing_again(
 ) -> None:
     out, _ = whole
     before = outcome(out)
-    done = dafuse(*command(images, out))
+    as_users_do = [sys.executable, "-m", "dafuse", *command(images, out)]
+    done = subprocess.run(as_users_do, env=clean_environment(), capture_output=True, text=True)
     assert done.returncode == 0
     assert "finished; nothing to compute" in done.stderr
     assert outcome(out) == before
@@ -114,8 +112,8 @@ def test_another_configuration_in_the_folder_is_refused(
     out, _ = whole
     before = outcome(out)
     done = dafuse(*command(images, out, "--method.alpha", "2"))
-    assert done.returncode == 2
-    assert "method.alpha was 1.25, now 2.0" in done.stderr
+    assert done.status == 2
+    assert "method.alpha was 1.25, now 2.0" in done.err
     assert outcome(out) == before
 
 
@@ -137,9 +135,8 @@ def test_killed_at_a_point_it_resumes_bit_identically(
     images: Path, whole: tuple[Path, float], tmp_path: Path, point: tuple[str, str, int]
 ) -> None:
     out = tmp_path / "run"
-    module, path, count = point
-    killed = dafuse(module, path, str(count), *command(images, out), code=KILLED_AT_A_CALL)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = dafuse(*command(images, out), at=point)
+    assert killed.status == -signal.SIGKILL, killed.err
     finish(images, out)
     assert outcome(out) == outcome(whole[0])
     assert not list(out.rglob("*.tmp"))
@@ -151,16 +148,9 @@ def test_killed_again_and_again_at_random_moments(
     reference, seconds = whole
     out = tmp_path / "run"
     moments = random.Random(0)
-    start = [sys.executable, "-m", "dafuse", *command(images, out)]
     for _ in range(4):
-        process = subprocess.Popen(
-            start, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            process.wait(timeout=seconds * moments.uniform(0.4, 1.0))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with suppress(Hangs):  # and is killed
+            start(*command(images, out)).wait(seconds * moments.uniform(0.4, 1.0))
     finish(images, out)
     assert outcome(out) == outcome(reference)
 
@@ -169,16 +159,18 @@ def test_ctrl_c_says_how_to_go_on_and_loses_nothing(
     images: Path, whole: tuple[Path, float], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    # tests that were started in the background inherit an ignored SIGINT
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    interrupt = heard + KILLED_AT_A_CALL.replace("signal.SIGKILL", "signal.SIGINT")
-    point = POINTS["in training"]
-    stopped = dafuse(point[0], point[1], str(point[2]), *command(images, out), code=interrupt)
-    assert stopped.returncode == 130
-    assert "the same command goes on where it stopped" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
+    stopped = dafuse(*command(images, out), at=POINTS["in training"], by=signal.SIGINT)
+    assert stopped.status == 130
+    assert "the same command goes on where it stopped" in stopped.err
+    assert "Traceback" not in stopped.err
     finish(images, out)
     assert outcome(out) == outcome(whole[0])
+
+
+def limit_files(size: int) -> None:
+    """A write past this size fails, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(
@@ -186,17 +178,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 ) -> None:
     out = tmp_path / "run"
     sizes = [path.stat().st_size for path in (whole[0] / "checkpoints").glob("*.safetensors")]
-    limit = f"""
-import resource, signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write past the limit fails, as on a full disk
-resource.setrlimit(resource.RLIMIT_FSIZE, ({sizes[0] - 1000}, {sizes[0] - 1000}))
-from dafuse.cli import main
-main()
-"""
-    failed = dafuse(*command(images, out), code=limit)
-    assert failed.returncode == 2
-    assert "cannot write" in failed.stderr
-    assert "Traceback" not in failed.stderr
+    failed = dafuse(*command(images, out), before=partial(limit_files, sizes[0] - 1000))
+    assert failed.status == 2
+    assert "cannot write" in failed.err
+    assert "Traceback" not in failed.err
     results = json.loads((out / "results.json").read_text())
     assert results["status"] == "running"
     assert len(results["correct"]) == TASKS - 1
@@ -207,12 +192,11 @@ main()
 def test_resuming_with_other_images_is_refused(images: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "images", tmp_path / "run"
     shutil.copytree(images, root)
-    point = POINTS["in fusion"]
-    dafuse(point[0], point[1], str(point[2]), *command(root, out), code=KILLED_AT_A_CALL)
+    dafuse(*command(root, out), at=POINTS["in fusion"])
     Image.new("RGB", (9, 9)).save(root / "class 0" / "0.png")
     done = dafuse(*command(root, out))
-    assert done.returncode == 2
-    assert "the data changed" in done.stderr
+    assert done.status == 2
+    assert "the data changed" in done.err
 
 
 def test_a_damaged_checkpoint_is_named(
@@ -223,9 +207,9 @@ def test_a_damaged_checkpoint_is_named(
     (tensors,) = (out / "checkpoints").glob("*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-10])
     done = dafuse(*command(images, out))
-    assert done.returncode == 2
-    assert str(tensors) in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert str(tensors) in done.err
+    assert "Traceback" not in done.err
 
 
 def test_what_a_kill_left_of_an_earlier_task_goes(
@@ -264,20 +248,20 @@ with RunFolder(Path(sys.argv[1])).open({}, "hash"):
     finally:
         process.stdin.close()
         process.wait()
-    assert done.returncode == 2
-    assert "another process is running" in done.stderr
+    assert done.status == 2
+    assert "another process is running" in done.err
 
 
 def test_divergence_stops_with_task_epoch_and_step(images: Path, tmp_path: Path) -> None:
     done = dafuse(*command(images, tmp_path / "run", "--method.lr", "1e30"))
-    assert done.returncode == 2
-    assert "in task 1, epoch" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert "in task 1, epoch" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_bf16_runs(images: Path, tmp_path: Path) -> None:
     done = dafuse(*command(images, tmp_path / "run", "--precision", "bf16"))
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
 
 
 def test_bad_images_are_skipped_named_and_counted(images: Path, tmp_path: Path) -> None:
@@ -288,13 +272,13 @@ def test_bad_images_are_skipped_named_and_counted(images: Path, tmp_path: Path) 
     out = tmp_path / "run"
     done = dafuse("run", "--data", str(root), "--out", str(out), "--method", "simplecil",
                   "--increment", "3", "--device", "cpu")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
     skipped = json.loads((out / "results.json").read_text())["skipped"]
     assert [Path(line.partition(":")[0]).name for line in sorted(skipped)] == [
         "empty.png",
         "broken.jpg",
     ]
-    assert "empty.png" in done.stderr
+    assert "empty.png" in done.err
     assert "broken.jpg" in (out / "report.html").read_text()
 
 
@@ -302,8 +286,8 @@ def test_a_run_that_cannot_begin_leaves_no_folder(images: Path, tmp_path: Path) 
     out = tmp_path / "run"
     for wrong in (["--increment", "7"], ["--method.epochs", "0"], ["--seed", "-1"]):
         done = dafuse(*command(images, out, *wrong))
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+        assert done.status == 2
+        assert "Traceback" not in done.err
         assert not out.exists()
 
 
@@ -311,19 +295,18 @@ def test_a_folder_of_something_else_is_refused(images: Path, tmp_path: Path) -> 
     for foreign in ("[]", '{"hash": "x"}', "not json"):
         (tmp_path / "config.json").write_text(foreign)
         done = dafuse(*command(images, tmp_path))
-        assert done.returncode == 2
-        assert "config.json" in done.stderr
+        assert done.status == 2
+        assert "config.json" in done.err
         assert (tmp_path / "config.json").read_text() == foreign
 
 
 def test_stored_and_streamed_images_do_not_mix_in_one_run(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    point = POINTS["in fusion"]
     streaming = command(images, out, "--memory_gb", "0", "--workers", "0")
-    dafuse(point[0], point[1], str(point[2]), *streaming, code=KILLED_AT_A_CALL)
+    dafuse(*streaming, at=POINTS["in fusion"])
     done = dafuse(*command(images, out))
-    assert done.returncode == 2
-    assert "--memory_gb" in done.stderr
+    assert done.status == 2
+    assert "--memory_gb" in done.err
 
 
 def test_from_python_the_same_configuration_is_saved(images: Path, tmp_path: Path) -> None:
@@ -341,10 +324,10 @@ def test_from_python_the_same_configuration_is_saved(images: Path, tmp_path: Pat
 def test_errors_come_before_any_training(images: Path, tmp_path: Path) -> None:
     def refused(*arguments: str) -> str:
         done = dafuse("run", "--device", "cpu", "--out", str(tmp_path / "no"), *arguments)
-        assert done.returncode == 2, done.stderr
-        assert "Traceback" not in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        return str(done.stderr)
+        assert done.status == 2, done.err
+        assert "Traceback" not in done.err
+        assert len(done.err.strip().splitlines()) == 1, done.err
+        return str(done.err)
 
     assert "more than the 6" in refused("--data", str(images), "--increment", "7")
     root = tmp_path / "case"

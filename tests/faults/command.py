@@ -4,9 +4,9 @@
     running = start("learn", model, photos, before=partial(die_at, 17))
     running.signal(SIGKILL)
 
-Each command is forked from a process that has imported the light core already, so that it takes a
-tenth of a second instead of half a second; what it runs is the command line's own `main`. It reads
-nothing from the terminal, and what it prints is returned.
+Each command is forked from a process that has imported the light core already (`preload`: and
+more), so that it takes a tenth of a second instead of half a second; what it runs is the command
+line's own `main`. It reads nothing from the terminal, and what it prints is returned.
 """
 
 import os
@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-PRELOADED = (
+PRELOADED = [
     "numpy",
     "onnxruntime",
     "dafuse.cli",
@@ -30,11 +30,19 @@ PRELOADED = (
     "dafuse.commands.predict",
     "dafuse.product.classifier",
     "dafuse.product.predictor",
-)
+]
 PATIENCE = 300.0  # seconds after which a command hangs
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line sets it before numpy
 _fork = get_context("forkserver")
-_fork.set_forkserver_preload(list(PRELOADED))
+
+
+def preload(*modules: str) -> None:
+    """Let commands be forked from a process that has these, too; before the first command."""
+    PRELOADED.extend(modules)
+    _fork.set_forkserver_preload(PRELOADED)
+
+
+preload()
 
 
 class Hangs(Exception):
@@ -99,7 +107,10 @@ class Running:
 
 
 def start(
-    *arguments: object, folder: Path | None = None, before: Callable[[], None] | None = None
+    *arguments: object,
+    folder: Path | None = None,
+    before: Callable[[], None] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Running:
     """Start a command.
 
@@ -107,25 +118,36 @@ def start(
         arguments: as on the command line, without the word dafuse
         folder: the working directory
         before: called in the new process before the command; a function of a module
+        environment: of the command; default: that of the first command
     """
     said = tempfile.TemporaryDirectory(prefix="dafuse-said-")
     words = [str(argument) for argument in arguments]
-    process = _fork.Process(target=_main, args=(words, said.name, folder, before))
+    process = _fork.Process(target=_main, args=(words, said.name, folder, before, environment))
     process.start()
     return Running(process, said)
 
 
 def run(
-    *arguments: object, folder: Path | None = None, before: Callable[[], None] | None = None
+    *arguments: object,
+    folder: Path | None = None,
+    before: Callable[[], None] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Ended:
     """`start`, and wait for its end."""
-    return start(*arguments, folder=folder, before=before).wait()
+    return start(*arguments, folder=folder, before=before, environment=environment).wait()
 
 
 def _main(
-    words: list[str], said: str, folder: Path | None, before: Callable[[], None] | None
+    words: list[str],
+    said: str,
+    folder: Path | None,
+    before: Callable[[], None] | None,
+    environment: dict[str, str] | None,
 ) -> None:
     os.setsid()
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     for number, name in ((0, os.devnull), (1, f"{said}/out"), (2, f"{said}/err")):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)

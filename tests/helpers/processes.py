@@ -1,29 +1,60 @@
 """dafuse in a process of its own: a clean environment, without some packages, killed at a call."""
 
 import os
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from faults import command
 
 # what dafuse depends on beside numpy and Pillow; extras, too, but for onnxruntime and the server's
 HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "jsonargparse", "rich", "yaml"]
 HEAVY += ["matplotlib", "onnx", "onnxscript", "sklearn", "scipy"]
-# a process that kills itself, for good, at the count-th call of a function
-KILLED_AT_A_CALL = """
-import importlib, os, signal, sys
-module, path, count = sys.argv[1], sys.argv[2].split("."), int(sys.argv[3])
-owner = importlib.import_module(module)
-for name in path[:-1]:
-    owner = getattr(owner, name)
-original, calls = getattr(owner, path[-1]), 0
-def counted(*args, **kwargs):
-    global calls
-    calls += 1
-    if calls == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(owner, path[-1], counted)
-from dafuse.cli import main
-main(sys.argv[4:])
-"""
+command.preload(
+    "torch", "timm", "torchvision", "lightning_fabric", "matplotlib.backends.backend_svg"
+)
+command.preload("dafuse.commands.run", "dafuse.engine.run", "dafuse.engine.display")
+
+
+def dafuse(
+    *arguments: object,
+    at: tuple[str, str, int] | None = None,
+    by: signal.Signals = signal.SIGKILL,
+    before: Callable[[], None] | None = None,
+) -> command.Ended:
+    """Run the command in a process of its own, which is forked: torch is there already.
+
+    Args:
+        arguments: as on the command line, without the word dafuse
+        at: the module, function and number of the call at which the process sends itself a signal
+        by: that signal
+        before: called in the new process before the command; a function of a module
+    """
+    if at is not None:
+        before = partial(_signal_at, *at, by)
+    return command.run(*arguments, before=before, environment=clean_environment())
+
+
+def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
+    # tests that were started in the background inherit an ignored SIGINT
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    owner = import_module(module)
+    *names, last = path.split(".")
+    for name in names:
+        owner = getattr(owner, name)
+    original, calls = getattr(owner, last), 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), number)
+        return original(*args, **kwargs)
+
+    setattr(owner, last, counted)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

@@ -3,8 +3,6 @@
 import json
 import math
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ from dafuse.data.stream import Stream
 from dafuse.engine.trainer import Trainer
 from dafuse.methods.lift import LIFT
 from dafuse.methods.starts import start_adapter
-from helpers.processes import KILLED_AT_A_CALL, clean_environment
+from faults.command import Ended
+from helpers.processes import dafuse
 from helpers.small_datasets import save_arrays, small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -143,22 +142,18 @@ def test_killed_while_it_solves_it_goes_on_bit_identically(tmp_path: Path) -> No
     file, dataset = tmp_path / "small.npz", small_dataset([5, 4, 5, 3])
     save_arrays(dataset, file)
 
-    def dafuse(out: Path, *before: str) -> subprocess.CompletedProcess[str]:
-        code = KILLED_AT_A_CALL if before else "from dafuse.cli import main; main()"
-        command = ["run", "--data", str(file), "--method", "lift", "--increment", "1"]
-        command += ["--device", "cpu", "--out", str(out)]
-        start = [sys.executable, "-c", code, *before, *command]
-        environment = clean_environment()
-        return subprocess.run(start, env=environment, capture_output=True, text=True, check=False)
+    def teach(out: Path, at: tuple[str, str, int] | None = None) -> Ended:
+        command = ["run", "--data", file, "--method", "lift", "--increment", "1"]
+        return dafuse(*command, "--device", "cpu", "--out", out, at=at)
 
     def outcome(out: Path) -> tuple[bytes, list[list[int]]]:
         (tensors,) = (out / "checkpoints").glob("*.safetensors")
         return tensors.read_bytes(), json.loads((out / "results.json").read_text())["correct"]
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert dafuse(whole).returncode == 0
-    killed = dafuse(stopped, "dafuse.heads.classifier", "choose", "3")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = dafuse(stopped)
-    assert done.returncode == 0, done.stderr
+    assert teach(whole).status == 0
+    killed = teach(stopped, ("dafuse.heads.classifier", "choose", 3))
+    assert killed.status == -signal.SIGKILL, killed.err
+    done = teach(stopped)
+    assert done.status == 0, done.err
     assert outcome(stopped) == outcome(whole)

@@ -2,33 +2,16 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dafuse.product.folder import ModelFolder
-from helpers.processes import KILLED_AT_A_CALL, clean_environment
+from faults.command import start
+from helpers.processes import dafuse
 from helpers.product_models import files, needed, write_folders
 
 OPTIONS = ["--device", "cpu"]
-
-
-def start(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def dafuse(*arguments: str, code: str = "from dafuse.cli import main; main()") -> int:
-    process = start(code, *arguments)
-    process.communicate()
-    return process.returncode
 
 
 def names(model: Path) -> list[str]:
@@ -53,18 +36,17 @@ POINTS = {
 
 def test_killed_at_any_point_the_old_model_stays(photos: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
-    assert dafuse("learn", str(first), str(photos / "first"), *OPTIONS) == 0
+    assert dafuse("learn", first, photos / "first", *OPTIONS).status == 0
     before = files(first)
-    for number, (module, function, count) in enumerate(POINTS.values()):
+    for number, point in enumerate(POINTS.values()):
         model = tmp_path / f"model {number}"
         shutil.copytree(first, model)
-        lesson = ["learn", str(model), str(photos / "second"), *OPTIONS]
-        code = dafuse(module, function, str(count), *lesson, code=KILLED_AT_A_CALL)
-        assert code == -signal.SIGKILL
+        lesson = ["learn", model, photos / "second", *OPTIONS]
+        assert dafuse(*lesson, at=point).status == -signal.SIGKILL
         assert before.items() <= files(model).items()
         assert names(model) == ["class 0", "class 1"]
     assert len(files(model)) > len(before)  # the last was killed with all but model.json written
-    assert dafuse(*lesson) == 0
+    assert dafuse(*lesson).status == 0
     assert names(model) == [f"class {number}" for number in range(4)]
     assert not list(model.rglob("*.tmp"))
     assert {file.stem for file in (model / "objects").iterdir()} == needed(ModelFolder(model))
@@ -83,12 +65,11 @@ def test_a_first_lesson_that_was_killed_can_be_taught_again(
     photos: Path, tmp_path: Path, point: str
 ) -> None:
     model = tmp_path / "model"
-    where = map(str, FIRST_POINTS[point])
-    lesson = ["learn", str(model), str(photos / "first"), *OPTIONS]
-    assert dafuse(*where, *lesson, code=KILLED_AT_A_CALL) == -signal.SIGKILL
+    lesson = ["learn", model, photos / "first", *OPTIONS]
+    assert dafuse(*lesson, at=FIRST_POINTS[point]).status == -signal.SIGKILL
     assert not (model / "model.json").exists()
     assert (model / "versions" / "0001.json").exists() == (point == [*FIRST_POINTS][-1])
-    assert dafuse(*lesson) == 0
+    assert dafuse(*lesson).status == 0
     assert names(model) == ["class 0", "class 1"]
     assert len(ModelFolder(model).history()) == 1
     assert not list(model.rglob("*.tmp"))
@@ -98,20 +79,16 @@ def test_a_first_lesson_that_lacked_only_its_last_write_counts(
     photos: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
-    lesson = ["learn", str(model), str(photos / "first"), *OPTIONS]
-    assert dafuse("os", "replace", "7", *lesson, code=KILLED_AT_A_CALL) == -signal.SIGKILL
+    lesson = ["learn", model, photos / "first", *OPTIONS]
+    assert dafuse(*lesson, at=("os", "replace", 7)).status == -signal.SIGKILL
     assert names(model) == ["class 0", "class 1"]
 
 
 def test_two_that_make_one_model_at_once_both_count(photos: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
-    code = "from dafuse.cli import main; main()"
-    both = [
-        start(code, "learn", str(model), str(photos / part), *OPTIONS)
-        for part in ("first", "second")
-    ]
+    both = [start("learn", model, photos / part, *OPTIONS) for part in ("first", "second")]
     for process in both:
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+        ended = process.wait()
+        assert ended.status == 0, ended.err
     assert sorted(names(model)) == [f"class {number}" for number in range(4)]
     assert len(ModelFolder(model).history()) == 2
