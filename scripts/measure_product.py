@@ -27,8 +27,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from dafuse import Classifier
 from dafuse.backbones.registry import COMPACT
 from dafuse.data.stream import class_order
-from dafuse.engine.calibration import calibration_error
 from dafuse.experiments.common_heads import COMMON, Predict
+from dafuse.heads.confidence import calibration_error
 
 Paths = list[Path]
 Names = list[str]

@@ -2,8 +2,7 @@
 
 import torch
 
-from dafuse.backbones.adapter import Adapter
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import Adapter, AdapterBank
 from dafuse.heads.selection import most_certain
 from helpers.small_datasets import small_dataset
 from helpers.small_networks import small_vit

@@ -14,15 +14,13 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter import AdapterForEach
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import AdapterBank, AdapterForEach
 from dafuse.backbones.depths import DEPTHS, place_of
-from dafuse.backbones.exported import export_backbone
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.extractor import Extractor, made_up
+from dafuse.backbones.graph import export_backbone
 from dafuse.backbones.load import build_backbone, load_backbone
 from dafuse.backbones.network import Network
 from dafuse.cli import main
-from dafuse.data.pictures import made_up
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.gradients import gradient_and_fisher

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import dafuse.commands.bench as command
-from dafuse.benchmarks.flops import MatmulRate, forward_flops, training_flops
+from dafuse.benchmarks.bench_training import MatmulRate, forward_flops, training_flops
 from dafuse.benchmarks.plain_loop import plain_features
 from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, alternate, compared
 from dafuse.benchmarks.setting import DEIT_TINY, Setting, network, random_images

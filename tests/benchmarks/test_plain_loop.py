@@ -8,8 +8,13 @@ import pytest
 import torch
 
 from dafuse.backbones.adapter import Adapter
-from dafuse.benchmarks.plain_loop import PlainAdapters, pillow_batches, plain_features
-from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
+from dafuse.benchmarks.plain_loop import (
+    PlainAdapters,
+    PlainTrainer,
+    pillow_batches,
+    pillow_feed,
+    plain_features,
+)
 from dafuse.data.batches import Batch
 from dafuse.data.dataset import Augmentation, ImageSet
 from dafuse.data.stream import Task

@@ -11,15 +11,9 @@ import pytest
 from PIL import Image
 
 from dafuse.data.arrays import arrays, arrays_file
+from dafuse.data.decoding import NO_PIXELS, decode_all
 from dafuse.data.formats import readable_suffixes
-from dafuse.data.images import (
-    NO_PIXELS,
-    REDUCED_PIXELS,
-    UnreadableImage,
-    decode_all,
-    read_image,
-    reduced,
-)
+from dafuse.data.images import REDUCED_PIXELS, UnreadableImage, read_image, reduced
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, Progress
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from dafuse.commands.predict import find_images
-from dafuse.data.below import AGAIN, AWAY, BACK, HIDDEN, NOWHERE, TWICE
-from dafuse.data.folders import folder
-from dafuse.data.own import part_of
+from dafuse.data.folders import AGAIN, AWAY, BACK, HIDDEN, NOWHERE, TWICE, folder
+from dafuse.data.own_data import part_of
 from dafuse.errors import DafuseError
 from helpers.product_models import create, write_folders
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dafuse.data import columns, npz
+from dafuse.data import arrays, columns
 from dafuse.data.arrays import arrays_file
-from dafuse.data.own import part_of
+from dafuse.data.own_data import part_of
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError
 
@@ -116,7 +116,7 @@ def test_headers_that_do_not_fit_what_is_there(
 
 
 def test_what_expands_too_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npz, "SMALL", MEGABYTE)
+    monkeypatch.setattr(arrays, "SMALL", MEGABYTE)
     file = packed(tmp_path / "a.npz", train_images=np.zeros((30, 200, 200, 3), np.uint8))
     assert "would take 3,6" in refused(file)
     one_pixel = np.zeros((6000, 1, 1, 3), np.uint8)  # each image is an object, too

@@ -19,7 +19,7 @@ from dafuse.experiments.common_heads import COMMON
 from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import lift_of
-from dafuse.report.few_images import FILE, advantage, figure, means, table
+from dafuse.report.measured_few_images import FILE, advantage, figure, means, table
 from helpers.processes import clean_environment
 from helpers.run_folders import rewrite
 from helpers.small_datasets import small_dataset

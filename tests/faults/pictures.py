@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from dafuse.data.names import taught_name
+from dafuse.data.class_names import taught_name
 from dafuse.errors import DafuseError
 from faults.command import Ended, Hangs, run
 from faults.corpus import NAMES, honest, hostile, large, put_no_file

@@ -9,7 +9,7 @@ import pytest
 from onnxruntime import InferenceSession
 
 from dafuse.cli import main
-from dafuse.data.own import images_to_test
+from dafuse.data.own_data import images_to_test
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.confidence import LEAST_TESTED, REFUSED, Threshold
 from dafuse.heads.familiarity import BACKGROUND, FAR, Familiarity

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
+from dafuse.heads.confidence import calibration_error
 from dafuse.product.classifier import Classifier
 from dafuse.product.version import FORMAT
 from dafuse.progress import Progress

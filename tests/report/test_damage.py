@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dafuse.report import approximations
+from dafuse.report import measured_approximations
 from dafuse.report.runs import find_runs
 from helpers.run_folders import add_measurement, make_run, rewrite
 
@@ -48,8 +48,8 @@ def _change(value: Any, *keys: Any) -> Any:
 )
 def test_a_measurement_that_makes_no_sense_is_named(tmp_path: Path, change: Any) -> None:
     folder = add_measurement(make_run(tmp_path / "run"))
-    assert not list(approximations.damages([folder]))
+    assert not list(measured_approximations.damages([folder]))
     rewrite(folder, "approximations.json", change)
-    (said,) = approximations.damages([folder])
+    (said,) = measured_approximations.damages([folder])
     assert said.startswith(f"{folder / 'approximations.json'} is damaged: ")
     assert said.endswith("; delete it to measure again")

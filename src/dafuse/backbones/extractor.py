@@ -24,8 +24,8 @@ from dafuse.backbones.card import (
 )
 from dafuse.backbones.depths import Depths, FeaturePart, width_of
 from dafuse.backbones.registry import BACKBONES, COMPACT, is_packaged
-from dafuse.data.images import UnreadableImage
-from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.decoding import AT_ONCE, AnyImages, as_list, in_parts, require_read
+from dafuse.data.images import AnyImage, UnreadableImage
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 FEATURES = "features"  # the output of `Extractor.graph`
+GRIDS = (1, 2, 3, 5, 8, 13, 21, 34)  # of coloured squares: an image of each, from plain to busy
 
 
 class Extractor:
@@ -102,7 +103,7 @@ class Extractor:
 
     def features(
         self,
-        images: Pictures,
+        images: AnyImages,
         depths: Depths = "moments",
         batch: int = AT_ONCE,
         progress: Progress | None = None,
@@ -121,7 +122,7 @@ class Extractor:
 
     def each_features(
         self,
-        images: Sequence[Picture],
+        images: Sequence[AnyImage],
         depths: Depths = "moments",
         batch: int = AT_ONCE,
         progress: Progress | None = None,
@@ -260,6 +261,14 @@ def session_of(content: bytes) -> "InferenceSession":
     options = SessionOptions()
     options.log_severity_level = 4  # errors are raised, which is enough
     return InferenceSession(content, options, providers=[PROVIDERS["cpu"][0]])
+
+
+def made_up(size: int) -> np.ndarray:
+    """Float pixels [N, 3, S, S], 0 to 255: grids of random colours, the same ones every time."""
+    rng = np.random.default_rng(0)
+    which = [np.arange(size) * grid // size for grid in GRIDS]
+    grids = [rng.random((3, grid, grid), dtype=np.float32) for grid in GRIDS]
+    return np.stack([255 * one[:, at][:, :, at] for one, at in zip(grids, which, strict=True)])
 
 
 def require_device(device: str) -> None:

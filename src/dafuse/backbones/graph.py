@@ -1,4 +1,4 @@
-"""A frozen network as an ONNX graph that `backbones.extractor` runs without torch.
+"""A frozen network as an ONNX graph that `backbones.extractor` runs without torch, and its export.
 
 python -m dafuse.backbones.graph   # writes the graphs of the embedded networks again
 
@@ -21,20 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from dafuse import __version__
-from dafuse.backbones.card import INPUT, BackboneCard, sealed_onnx
+from dafuse.backbones.card import INPUT, BackboneCard, require_fits, sealed_onnx
 from dafuse.backbones.depths import DEPTHS
-from dafuse.backbones.extractor import embedded_graph
+from dafuse.backbones.extractor import embedded_graph, made_up, session_of
 from dafuse.backbones.load import load_backbone
 from dafuse.backbones.network import Network
 from dafuse.backbones.registry import COMPACT, COMPACT_V1
 from dafuse.errors import DafuseError
-from dafuse.files import write_atomically
+from dafuse.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 OPSET = 20  # the first with GELU as one node
 SMALL = 4096  # bytes of a constant that may stay in the graph
+TOLERANCE = 1e-3  # max difference of features, whose size is about 1; 1e-5 is usual
 
 
 class AllDepths(nn.Module):
@@ -209,6 +210,46 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def export_backbone(network: Network, file: Path) -> float:
+    """Write the file, complete and with the network's features, or not at all.
+
+    Return the largest difference between both features, on made-up images.
+    """
+    require_exportable(network, file)
+    content = graph(network)
+    difference = _largest_difference(content, network)
+    if not difference <= TOLERANCE:  # or is not a number
+        raise DafuseError(
+            f"the exported {network.tag} gives other features than the network (they differ "
+            f"by up to {difference:.2g}): nothing was written"
+        )
+    write_atomically(file, content)
+    return difference
+
+
+def require_exportable(network: Network, file: Path) -> None:
+    """Refuse what cannot be exported, before computing anything."""
+    if file.suffix.lower() != ".onnx":
+        raise DafuseError(f"the file of an exported network ends in .onnx, which {file} does not")
+    require_writable(file)
+    size = sum(p.numel() * p.element_size() for p in network.state_dict().values())
+    require_fits(network.tag, size, ": use it by torch")
+
+
+def _largest_difference(content: bytes, network: Network) -> float:
+    """Return the max difference between onnxruntime's and torch's features, over a typical one."""
+    pixels_N3SS = made_up(network.preprocessing.size)
+    found = session_of(content).run(list(DEPTHS), {INPUT: pixels_N3SS})
+    with torch.no_grad():
+        expected = AllDepths(network).eval()(torch.from_numpy(pixels_N3SS))
+    differences = []
+    for depths, ours_NF in zip(DEPTHS, found, strict=True):
+        theirs_NF = expected[depths].numpy()
+        typical = max(1.0, float(np.sqrt(np.mean(theirs_NF**2))))
+        differences.append(float(np.abs(ours_NF - theirs_NF).max()) / typical)
+    return float(np.max(differences))
 
 
 if __name__ == "__main__":

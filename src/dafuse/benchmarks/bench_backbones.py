@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from dafuse.backbones.depths import Depths
-from dafuse.backbones.extractor import Extractor
+from dafuse.backbones.extractor import Extractor, made_up
 from dafuse.backbones.graph import graph
 from dafuse.backbones.registry import CHOICES, COMPACT, COMPACT_V1, is_packaged
 from dafuse.benchmarks.rounds import BenchRow, Goal, compared
 from dafuse.benchmarks.setting import Parts, Setting, network
-from dafuse.data.pictures import made_up
 from dafuse.taught.torch_eye import TorchExtractor
 
 DEPTHS: Depths = "moments"  # the depths that lift reads

@@ -12,8 +12,7 @@ import torch
 
 from dafuse.backbones.load import load_backbone
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.plain_loop import WORKERS
-from dafuse.benchmarks.plain_trainer import PlainTrainer, pillow_feed
+from dafuse.benchmarks.plain_loop import WORKERS, PlainTrainer, pillow_feed
 from dafuse.benchmarks.rounds import BenchRow, Measured, compared
 from dafuse.benchmarks.setting import SEED, Parts, Setting, random_images, world
 from dafuse.data.stream import Stream

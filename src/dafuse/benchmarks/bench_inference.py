@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import AdapterBank
 from dafuse.backbones.attach import Attachment
 from dafuse.backbones.registry import COMPACT
 from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared

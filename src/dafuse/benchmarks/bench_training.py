@@ -1,4 +1,11 @@
-"""Optimiser steps: images per second against the plain loop and against the chip's arithmetic."""
+"""Optimiser steps: images per second against the plain loop and against the chip's arithmetic.
+
+The arithmetic is that of training a module beside a frozen ViT: the matrix products of the whole
+network, two operations for each multiply-add. Forward counts once, and backward once for each
+factor that is an activation: once for a frozen linear map, twice for each product of attention.
+Nothing flows back into the first block, since no trained module comes before its end. The adapter's
+own products are not counted.
+"""
 
 import math
 import time
@@ -8,11 +15,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from timm.models.vision_transformer import VisionTransformer
 
 from dafuse.backbones.registry import COMPACT
-from dafuse.benchmarks.flops import MatmulRate, training_flops
-from dafuse.benchmarks.plain_loop import WORKERS
-from dafuse.benchmarks.plain_trainer import Feed, PlainTrainer, pillow_feed
+from dafuse.benchmarks.plain_loop import WORKERS, Feed, PlainTrainer, pillow_feed
 from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, compared
 from dafuse.benchmarks.setting import (
     DEIT_TINY,
@@ -27,7 +33,7 @@ from dafuse.benchmarks.setting import (
 )
 from dafuse.data.batches import Batch
 from dafuse.data.stream import Task
-from dafuse.engine.devices import launch
+from dafuse.engine.devices import launch, seconds
 from dafuse.engine.trainer import Trainer
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.starts import start_adapter
@@ -135,3 +141,42 @@ def _ready(classes: int, batch: int, size: int, device: torch.device) -> Feed:
     images_B3SS = torch.randn(batch, 3, size, size, generator=torch_generator(SEED, "ready"))
     ready = images_B3SS.to(device), torch.arange(batch, device=device) % classes
     return lambda task, images, batch_size, epoch: [ready] * math.ceil(len(images) / batch_size)
+
+
+def forward_flops(vit: VisionTransformer) -> int:
+    """Return the operations of a forward pass of one image."""
+    linear, attention = _block(vit)
+    patches = 2 * vit.patch_embed.num_patches * vit.patch_embed.proj.weight.numel()
+    return patches + len(vit.blocks) * (linear + attention)
+
+
+def training_flops(vit: VisionTransformer) -> int:
+    """Return the operations of forward and backward passes of one image."""
+    linear, attention = _block(vit)
+    return forward_flops(vit) + (len(vit.blocks) - 1) * (linear + 2 * attention)
+
+
+def _block(vit: VisionTransformer) -> tuple[int, int]:
+    """Return the operations of a block's linear maps, and of its products of activations."""
+    tokens = vit.patch_embed.num_patches + vit.num_prefix_tokens
+    block = vit.blocks[0]
+    maps = (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
+    linear = sum(2 * tokens * each.weight.numel() for each in maps)
+    return linear, 2 * 2 * tokens * tokens * vit.embed_dim
+
+
+class MatmulRate:
+    """Operations per second of one large product, in the precision of training on the device."""
+
+    def __init__(self, device: torch.device, side: int, repeats: int) -> None:
+        self.device, self.side, self.repeats = device, side, repeats
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.left, self.right = torch.randn(2, side, side, device=device).to(dtype)
+        self._multiply()  # the first call chooses the kernel
+
+    def measure(self) -> float:
+        return 2 * self.side**3 * self.repeats / seconds(self._multiply, self.device)
+
+    def _multiply(self) -> None:
+        for _ in range(self.repeats):
+            torch.mm(self.left, self.right)

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
     )
     options = parser.parse_args(arguments)
 
-    from dafuse.backbones.exported import export_backbone, require_exportable
+    from dafuse.backbones.graph import export_backbone, require_exportable
     from dafuse.backbones.load import build_backbone, with_weights
     from dafuse.engine.display import TerminalProgress
 

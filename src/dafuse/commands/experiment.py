@@ -95,7 +95,7 @@ def _cells(
         raise DafuseError(f"{options.name} has no runs: leave --method.{next(iter(texts))} out")
     base = parse(rest)
     from dafuse.experiments.few_images import FewImages
-    from dafuse.report.few_images import read_cells, table, write_cells
+    from dafuse.report.measured_few_images import read_cells, table, write_cells
 
     out = _folder(options.out)
     step = FewImages.asked(base, options.seeds or experiment.seeds, out)

@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     from dafuse.commands.changing import changing
-    from dafuse.data.own import lesson_images
+    from dafuse.data.own_data import lesson_images
     from dafuse.engine.display import TerminalProgress
 
     with changing(options.model):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dafuse.commands.open_model import add_network_options, open_model
 from dafuse.commands.parsing import Parser
-from dafuse.data.below import images_below
+from dafuse.data.dataset import Skipped, in_few_lines
+from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
-from dafuse.data.listed import Skipped, in_few_lines
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, LineProgress, Progress
 from dafuse.wording import shown, shown_json

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dafuse.report import approximations, paired
+from dafuse.report import measured_approximations, paired
 from dafuse.report.page import write_page
 from dafuse.report.runs import RunResult
 from dafuse.report.tables import grid, make_table, terminal, terminal_rows
@@ -34,11 +34,14 @@ def show_results(
     if pairs := paired.pairings(runs):
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     for run in runs:
-        if found := approximations.readable_measurement(run.folder):
-            told = f"{run.folder.name}: {approximations.how_measured(found)}"
+        if found := measured_approximations.readable_measurement(run.folder):
+            told = f"{run.folder.name}: {measured_approximations.how_measured(found)}"
             console.print(shown(told), markup=False)
-            rows = [approximations.AGREEMENT, *approximations.agreement_rows(found)]
+            rows = [
+                measured_approximations.AGREEMENT,
+                *measured_approximations.agreement_rows(found),
+            ]
             together = [[row[0], *row[3:]] for row in rows if row[1] in ("Part", "all")]
             console.print(terminal_rows(together[0], together[1:]))
-            console.print(terminal_rows(*approximations.path_rows(found)))
+            console.print(terminal_rows(*measured_approximations.path_rows(found)))
     console.print(shown(f"report: {page.resolve()}"), markup=False, highlight=False, soft_wrap=True)

@@ -1,22 +1,17 @@
-"""One image file to pixels, whatever kind of image it is; and many of them, in parallel.
+"""One image to pixels: a path, the bytes of a file, a Pillow image, an array.
 
-A large picture can be reduced, for what holds many or tells them apart.
+A large image can be reduced, for what holds many or tells them apart.
 """
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dafuse.data.dataset import Items
 from dafuse.data.formats import (
     BYTES_OF_A_PIXEL,
     MOST_BYTES,
@@ -26,10 +21,9 @@ from dafuse.data.formats import (
     why_unknown,
 )
 from dafuse.files import instead_of_file
-from dafuse.progress import Progress
 
-NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
-# A reduced picture has at most so many: networks look at 64 to 518 pixels a side, and a thousand
+AnyImage = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
+# A reduced image has at most so many: networks look at 64 to 518 pixels a side, and a thousand
 # photographs as they come from a camera would take 36 GB. With another number here, models would
 # no longer recognise the large pictures that they were taught (`product.seen`).
 REDUCED_PIXELS = 2**19
@@ -40,6 +34,21 @@ SLAB = 2**18  # pixels that are converted together: a large picture is not held 
 
 class UnreadableImage(Exception):
     """A file that gives no pixels; the message is a short reason."""
+
+
+def pixels_of(image: AnyImage) -> np.ndarray:
+    """uint8 [H, W, 3]. Raises `UnreadableImage` with a short reason."""
+    if isinstance(image, Image.Image):
+        return to_rgb(image.copy())
+    if not isinstance(image, np.ndarray):
+        return read_image(image)
+    if image.dtype != np.uint8:
+        raise UnreadableImage(f"pixels must be uint8 (0 to 255), not {image.dtype}")
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    if image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise UnreadableImage(f"pixels must have the shape [H, W, 3], not {list(image.shape)}")
+    return image
 
 
 def read_image(source: str | Path | bytes) -> np.ndarray:
@@ -191,68 +200,3 @@ def _to_8_bits(image: Image.Image) -> Callable[[Image.Image], np.ndarray]:
     top = next((top for top in tops if low >= 0 and high <= top), None)
     start, span = (0.0, top) if top is not None else (low, max(high - low, 1e-12))
     return of
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """What came of decoding all items of a source."""
-
-    images: list[np.ndarray] | np.ndarray | None
-    """One for each item (`NO_PIXELS` where unreadable); None when they were too much to keep."""
-    sizes: np.ndarray
-    """Height and width of each, int64 [N, 2], also of those not kept; 0 where unreadable."""
-    unreadable: dict[int, str]
-    """Position in the items -> why that file gives no pixels."""
-
-
-def decode_all(items: Items, workers: int, progress: Progress, max_bytes: int) -> Decoded:
-    """Decode every file, with threads, to find the broken ones and to have the pixels at hand.
-
-    Past `max_bytes` of pixels the rest are still verified, but none are kept.
-    """
-    if isinstance(items, np.ndarray):
-        sizes_N2 = np.tile(np.array(items.shape[1:3], dtype=np.int64), (len(items), 1))
-        return Decoded(items if items.nbytes <= max_bytes else None, sizes_N2, {})
-    too_much = Event()
-    images: list[np.ndarray] = []
-    sizes_N2 = np.zeros((len(items), 2), dtype=np.int64)
-    unreadable: dict[int, str] = {}
-    total_bytes = 0
-    with progress.bar("decode images", len(items)) as bar:
-        for position, one in enumerate(_decode_each(items, workers, too_much)):
-            sizes_N2[position] = one.size
-            if one.reason:
-                unreadable[position] = one.reason
-            total_bytes += one.pixels.nbytes
-            if total_bytes > max_bytes:
-                too_much.set()
-                images.clear()
-            if not too_much.is_set():
-                images.append(one.pixels)
-            bar.advance()
-    return Decoded(None if too_much.is_set() else images, sizes_N2, unreadable)
-
-
-class _One(NamedTuple):
-    pixels: np.ndarray
-    size: tuple[int, int] = (0, 0)
-    reason: str = ""
-
-
-def _decode_each(
-    items: Sequence[Path | np.ndarray], workers: int, drop_pixels: Event
-) -> Iterator[_One]:
-    """Pixels, or the reason why there are none, in the order of the items."""
-
-    def decode(item: Path | np.ndarray) -> _One:
-        try:
-            image = item if isinstance(item, np.ndarray) else read_image(item)
-        except UnreadableImage as error:
-            return _One(NO_PIXELS, reason=str(error))
-        return _One(NO_PIXELS if drop_pixels.is_set() else image, image.shape[:2])
-
-    pool = ThreadPoolExecutor(max(1, workers))
-    try:
-        yield from pool.map(decode, items)
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for all that is queued

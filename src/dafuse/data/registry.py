@@ -18,7 +18,7 @@ from dafuse.data.benchmarks import (
 from dafuse.data.dataset import Dataset
 from dafuse.data.folders import folder
 from dafuse.data.glyphs import glyphs
-from dafuse.data.own import kind_of
+from dafuse.data.own_data import kind_of
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError, did_you_mean
 

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dafuse.data.class_names import check_class_names
 from dafuse.data.columns import read_columns
-from dafuse.data.dataset import Dataset
-from dafuse.data.listed import Listed, Part, Skipped, no_test_part
-from dafuse.data.names import check_class_names
+from dafuse.data.dataset import Dataset, Listed, Part, Skipped, no_test_part
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
 from dafuse.errors import DafuseError
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dafuse.data.dataset import ImageSet
-from dafuse.engine.calibration import calibration_error
 from dafuse.engine.trainer import Trainer
 from dafuse.heads.arrays import check_finite
+from dafuse.heads.confidence import calibration_error
 from dafuse.methods.contract import Method
 
 

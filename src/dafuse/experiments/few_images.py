@@ -38,8 +38,8 @@ from dafuse.heads.sums import pooled
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import Head, kinds_of, lift_of
 from dafuse.progress import Progress
-from dafuse.report.approximations import FORMAT
-from dafuse.report.few_images import FILE, OWN, read_cells
+from dafuse.report.measured_approximations import FORMAT
+from dafuse.report.measured_few_images import FILE, OWN, read_cells
 from dafuse.sealed import write_sealed
 from dafuse.seeds import numpy_generator
 

@@ -25,7 +25,7 @@ from dafuse.experiments.guess import Guess
 from dafuse.methods.daf import DAF
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
-from dafuse.report.approximations import FILE, FORMAT, read_measurement
+from dafuse.report.measured_approximations import FILE, FORMAT, read_measurement
 from dafuse.sealed import write_sealed
 
 

@@ -157,3 +157,12 @@ def best_temperature(logits_NC: np.ndarray, labels_N: np.ndarray) -> float:
         slope = float(((weights * scores).sum(1) - own).mean())
         low, high = (middle, high) if slope < 0 else (low, middle)
     return spread / (low * high) ** 0.5
+
+
+def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
+    """Return the expected calibration error: |confidence - accuracy|, over equal-width bins."""
+    if not len(confidence_N):
+        return math.nan
+    which = np.minimum((confidence_N * bins).astype(int), bins - 1)
+    gaps = np.bincount(which, confidence_N - correct_N, minlength=bins)
+    return float(np.abs(gaps).sum() / len(confidence_N))

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.selection import most_certain
 from dafuse.methods.daf import DAF

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows

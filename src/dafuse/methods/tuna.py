@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter import Tensors, up_weights
-from dafuse.backbones.adapter_bank import AdapterBank
+from dafuse.backbones.adapter import AdapterBank, Tensors, up_weights
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import shrink_with_age
 from dafuse.heads.arrays import check_finite

@@ -19,9 +19,9 @@ import numpy as np
 from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.registry import COMPACT
 from dafuse.data.dataset import Dataset
-from dafuse.data.images import UnreadableImage
-from dafuse.data.own import lesson_images
-from dafuse.data.pictures import Picture, Pictures
+from dafuse.data.decoding import AnyImages
+from dafuse.data.images import AnyImage, UnreadableImage
+from dafuse.data.own_data import lesson_images
 from dafuse.errors import DafuseError
 from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
@@ -210,7 +210,7 @@ class Classifier(Answering):
 
     def learn(
         self,
-        images: Pictures | Dataset,
+        images: AnyImages | Dataset,
         labels: Sequence[str] | np.ndarray | None = None,
         *,
         recognise: bool = True,
@@ -265,10 +265,10 @@ class Classifier(Answering):
     def threshold(self) -> float:
         return self.model.threshold
 
-    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+    def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         return self.model.each_scores(images)
 
-    def features(self, images: Pictures) -> np.ndarray:
+    def features(self, images: AnyImages) -> np.ndarray:
         """[N, F], float32: what the classes are told apart by."""
         return self.model.features(images)
 

@@ -19,9 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from dafuse.backbones.registry import COMPACT
-from dafuse.data.names import composed
-from dafuse.data.own import is_missing
-from dafuse.data.pictures import Picture
+from dafuse.data.class_names import composed
+from dafuse.data.images import AnyImage
+from dafuse.data.own_data import is_missing
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
@@ -170,7 +170,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _pictures(self, X: Any, afresh: bool) -> list[Picture]:
+    def _pictures(self, X: Any, afresh: bool) -> list[AnyImage]:
         if self.image_shape is not None:
             rows_NF = validate_data(self, X, reset=afresh)
             return list(self._pixels(rows_NF.reshape(len(rows_NF), *self.image_shape)))

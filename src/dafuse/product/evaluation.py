@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dafuse.data.dataset import Dataset
+from dafuse.data.class_names import same_name
+from dafuse.data.dataset import Dataset, Skipped, in_few_lines
 from dafuse.data.images import UnreadableImage
-from dafuse.data.listed import Skipped, in_few_lines
-from dafuse.data.names import same_name
-from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
+from dafuse.heads.confidence import calibration_error
 from dafuse.progress import Progress
 from dafuse.wording import counted
 

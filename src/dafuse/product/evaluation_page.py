@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from dafuse import __version__
-from dafuse.data.pictures import pixels_of
+from dafuse.data.images import pixels_of
 from dafuse.files import write_atomically
 from dafuse.product.evaluation import Answered, Evaluation, Score
 from dafuse.wording import counted

@@ -18,8 +18,7 @@ import numpy as np
 
 from dafuse import __version__
 from dafuse.backbones.card import INPUT, require_fits, sealed_onnx
-from dafuse.backbones.extractor import FEATURES, session_of
-from dafuse.data.pictures import made_up
+from dafuse.backbones.extractor import FEATURES, made_up, session_of
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_atomically
 from dafuse.heads.familiarity import Familiarity

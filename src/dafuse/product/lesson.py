@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dafuse.backbones.extractor import Extractor
-from dafuse.data.dataset import Dataset
+from dafuse.data.class_names import check_class_names, composed
+from dafuse.data.dataset import Dataset, Skipped, in_few_lines
+from dafuse.data.decoding import AT_ONCE, in_parts
 from dafuse.data.images import UnreadableImage
-from dafuse.data.listed import Skipped, in_few_lines
-from dafuse.data.names import check_class_names, composed
-from dafuse.data.own import none_readable
-from dafuse.data.pictures import AT_ONCE, in_parts
+from dafuse.data.own_data import none_readable
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder

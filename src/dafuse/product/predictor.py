@@ -27,10 +27,10 @@ from dafuse.backbones.card import (
     require_words,
 )
 from dafuse.backbones.extractor import available_processors, computed, open_session
-from dafuse.data.images import UnreadableImage
-from dafuse.data.names import require_taught_names
-from dafuse.data.own import images_to_test
-from dafuse.data.pictures import AT_ONCE, Picture, Pictures, as_list, in_parts, require_read
+from dafuse.data.class_names import require_taught_names
+from dafuse.data.decoding import AT_ONCE, AnyImages, as_list, in_parts, require_read
+from dafuse.data.images import AnyImage, UnreadableImage
+from dafuse.data.own_data import images_to_test
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
@@ -95,11 +95,11 @@ class Answering(ABC):
         """The familiarity below which the answer is "unknown"."""
 
     @abstractmethod
-    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+    def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         """Scores of each image, or why it could not be read, as they come."""
 
     def predict(
-        self, images: Pictures, top: int = 1, threshold: float | None = None
+        self, images: AnyImages, top: int = 1, threshold: float | None = None
     ) -> list[Prediction]:
         """What each image is taken for.
 
@@ -113,7 +113,7 @@ class Answering(ABC):
         return require_read(given, self.answers(given, top, threshold))
 
     def answers(
-        self, images: Sequence[Picture], top: int = 1, threshold: float | None = None
+        self, images: Sequence[AnyImage], top: int = 1, threshold: float | None = None
     ) -> Iterator[Prediction | UnreadableImage]:
         """As `predict`, one by one, where an image that cannot be read answers with the reason."""
         threshold = self.threshold if threshold is None else threshold
@@ -123,7 +123,7 @@ class Answering(ABC):
             else:
                 yield predicted(self.classes, *scores, threshold, top)
 
-    def probabilities(self, images: Pictures) -> np.ndarray:
+    def probabilities(self, images: AnyImages) -> np.ndarray:
         """[N, C], in the order of `classes`."""
         given = as_list(images)
         rows = [scores.probabilities_C for scores in require_read(given, self.each_scores(given))]
@@ -151,7 +151,7 @@ class Predictor(Answering):
     def threshold(self) -> float:
         return self.head.threshold
 
-    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+    def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         def scores_of(squares: list[np.ndarray]) -> list[Scores]:
             feats_NF = self.encode(np.stack(squares))
             if feats_NF.shape[1] != self.head.weights_CF.shape[1]:
@@ -167,7 +167,7 @@ class Predictor(Answering):
         cut = self.preprocessing.centre_square
         return in_parts(images, AT_ONCE, scores_of, cut, self.threads)
 
-    def features(self, images: Pictures) -> np.ndarray:
+    def features(self, images: AnyImages) -> np.ndarray:
         """Float32 [N, F]: what the classes are told apart by."""
         given = as_list(images)
 
@@ -245,7 +245,7 @@ class ExportedModel(Answering):
     def follow(self) -> None:
         """Nothing to do: unlike a model's folder, the file does not learn."""
 
-    def each_scores(self, images: Sequence[Picture]) -> Iterator[Scores | UnreadableImage]:
+    def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         cut = self.card.preprocessing.centre_square
         return in_parts(images, AT_ONCE, self._run, cut, self.threads)
 

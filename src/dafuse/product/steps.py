@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dafuse import __version__
-from dafuse.data.names import check_class_names, composed, same_name, taught_name
+from dafuse.data.class_names import check_class_names, composed, same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.objects import put_arrays, saying_what_is_wrong

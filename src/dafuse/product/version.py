@@ -15,7 +15,7 @@ from typing import Any
 from dafuse import __version__
 from dafuse.backbones.card import read_preprocessing
 from dafuse.backbones.extractor import Extractor
-from dafuse.data.names import composed, require_taught_names
+from dafuse.data.class_names import composed, require_taught_names
 from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.shapes import (

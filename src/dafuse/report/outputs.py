@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dafuse.files import make_folder, write_atomically
-from dafuse.report import approximations, comparisons, paired, tables, tradeoffs
+from dafuse.report import comparisons, measured_approximations, paired, tables, tradeoffs
 from dafuse.report.drawing import Drawing, NothingToDraw
 from dafuse.report.page import page
 from dafuse.report.runs import RunResult, find_runs
@@ -37,10 +37,16 @@ def approximations_table(runs: Runs) -> str:
     """What was measured of DAF's approximations at these runs."""
     parts = []
     for run in runs:
-        if found := approximations.readable_measurement(run.folder):
-            agreement = approximations.AGREEMENT, approximations.agreement_rows(found)
-            told = f"{run.folder.name}: {approximations.how_measured(found)}"
-            both = (tables.markdown_rows(*t) for t in (agreement, approximations.path_rows(found)))
+        if found := measured_approximations.readable_measurement(run.folder):
+            agreement = (
+                measured_approximations.AGREEMENT,
+                measured_approximations.agreement_rows(found),
+            )
+            told = f"{run.folder.name}: {measured_approximations.how_measured(found)}"
+            both = (
+                tables.markdown_rows(*t)
+                for t in (agreement, measured_approximations.path_rows(found))
+            )
             parts.append("\n".join([f"{told}\n", *both]))
     return "\n".join(parts)
 
@@ -48,8 +54,8 @@ def approximations_table(runs: Runs) -> str:
 def approximations_figure(runs: Runs) -> Drawing:
     """Draw those of the first run at which something was measured."""
     for run in runs:
-        if approximations.readable_measurement(run.folder):
-            return approximations.loss_along_path(run)
+        if measured_approximations.readable_measurement(run.folder):
+            return measured_approximations.loss_along_path(run)
     raise NothingToDraw("the figure needs a run at which the approximations were measured")
 
 
@@ -113,7 +119,9 @@ def report(paths: list[str], out: str = "report") -> str:
     """
     lines: list[str] = []
     runs = find_runs(paths, say=lines.append)
-    lines += [f"left out: {damage}" for damage in approximations.damages(r.folder for r in runs)]
+    lines += [
+        f"left out: {damage}" for damage in measured_approximations.damages(r.folder for r in runs)
+    ]
     folder = make_folder(out)
     table = tables.make_table(runs)
     contents = {

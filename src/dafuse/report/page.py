@@ -14,7 +14,14 @@ from typing import Any
 from dafuse import __version__
 from dafuse.engine.config import flatten
 from dafuse.files import write_atomically
-from dafuse.report import approximations, comparisons, paired, run_figures, tables, tradeoffs
+from dafuse.report import (
+    comparisons,
+    measured_approximations,
+    paired,
+    run_figures,
+    tables,
+    tradeoffs,
+)
 from dafuse.report.drawing import Drawing, NothingToDraw, own_names
 from dafuse.report.measures import COLUMNS, human_bytes, human_number
 from dafuse.report.runs import RunResult
@@ -57,13 +64,13 @@ FIGURES: tuple[tuple[Callable[[RunResult], Drawing], str, str], ...] = (
     ),
     (run_figures.training_loss, "Training loss", "Mean loss of each epoch, task after task."),
     (
-        approximations.loss_along_path,
+        measured_approximations.loss_along_path,
         "Loss on the way to the fused adapter",
         "From the task's adapter to the fused one: the task's true training loss, and second-order "
         "models of it around the task's adapter. A model that leaves the axes is that far off.",
     ),
     (
-        approximations.fisher_against_hessian,
+        measured_approximations.fisher_against_hessian,
         "Fisher and Hessian, entry by entry",
         "Random entries of each of the adapter's tensors in the last measured task. Hollow: the "
         "second derivative is negative.",
@@ -210,7 +217,7 @@ def _drawn(anchor: str, make: Callable[[], Drawing], title: str, caption: str) -
 
 def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
     """What the page says about one run: its figures, times, bytes, skipped images and settings."""
-    found = approximations.readable_measurement(run.folder)
+    found = measured_approximations.readable_measurement(run.folder)
     origin = {**run.provenance.everything, "config_hash": run.hash, "folder": str(run.folder)}
     return {
         "anchor": anchor,
@@ -226,9 +233,12 @@ def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
         "kept": _kept(run),
         "measured": found
         and {
-            "how": approximations.how_measured(found),
-            "agreement": (approximations.AGREEMENT, approximations.agreement_rows(found)),
-            "path": approximations.path_rows(found),
+            "how": measured_approximations.how_measured(found),
+            "agreement": (
+                measured_approximations.AGREEMENT,
+                measured_approximations.agreement_rows(found),
+            ),
+            "path": measured_approximations.path_rows(found),
         },
         "settings": {
             name: [[key, str(value)] for key, value in flatten(tree).items()]

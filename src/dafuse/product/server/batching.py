@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from dafuse.data.decoding import read_all
 from dafuse.data.images import UnreadableImage, reduced
-from dafuse.data.pictures import read_all
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import overloaded
 from dafuse.product.server.uploads import Upload

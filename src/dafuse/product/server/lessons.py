@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
-from dafuse.data.names import composed
+from dafuse.data.class_names import composed
 from dafuse.errors import DafuseError
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Refusal

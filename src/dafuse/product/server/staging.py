@@ -6,8 +6,8 @@ from threading import Lock
 
 import numpy as np
 
+from dafuse.data.class_names import check_class_names, composed, taught_name
 from dafuse.data.images import UnreadableImage
-from dafuse.data.names import check_class_names, composed, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Refusal
 from dafuse.product.server.uploads import NoPicture, Sent

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dafuse.cli import main
-from dafuse.engine.calibration import calibration_error
 from dafuse.errors import DafuseError
+from dafuse.heads.confidence import calibration_error
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.objects import read_arrays

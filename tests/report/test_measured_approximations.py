@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dafuse.errors import DafuseError
-from dafuse.report.approximations import (
+from dafuse.report.drawing import NothingToDraw
+from dafuse.report.measured_approximations import (
     AGREEMENT,
     FILE,
     agreement_rows,
@@ -16,7 +17,6 @@ from dafuse.report.approximations import (
     path_rows,
     read_measurement,
 )
-from dafuse.report.drawing import NothingToDraw
 from dafuse.report.outputs import report
 from dafuse.report.runs import load_run
 from helpers.run_folders import add_measurement, make_run, rewrite

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from dafuse.data.below import HIDDEN
-from dafuse.data.dataset import Dataset
-from dafuse.data.folders import folder
+from dafuse.data.dataset import Dataset, Skipped, in_few_lines
+from dafuse.data.folders import HIDDEN, folder
 from dafuse.data.formats import (
     PLUGINS,
     is_image,
@@ -21,8 +20,7 @@ from dafuse.data.formats import (
     why_unknown,
 )
 from dafuse.data.images import UnreadableImage, read_image
-from dafuse.data.listed import Skipped, in_few_lines
-from dafuse.data.own import images_to_test, kind_of, lesson_images, part_of
+from dafuse.data.own_data import images_to_test, kind_of, lesson_images, part_of
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError
 from helpers.image_plug_ins import HEIC

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dafuse.data.class_names import LONGEST_NAME, same_name, taught_name
 from dafuse.data.folders import folder
-from dafuse.data.names import LONGEST_NAME, same_name, taught_name
 from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from helpers.product_models import create, files, pictures, taught, write_folders

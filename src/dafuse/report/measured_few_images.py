@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dafuse.files import write_atomically
-from dafuse.report.approximations import read_measured
 from dafuse.report.drawing import Drawing, NothingToDraw, heat_map, write_in_cells
+from dafuse.report.measured_approximations import read_measured
 from dafuse.report.tables import UNKNOWN, markdown_rows
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from dafuse.data.arrays import arrays_part
-from dafuse.data.dataset import Dataset, ImageSet
+from dafuse.data.class_names import check_class_names, taught_name
+from dafuse.data.dataset import Dataset, ImageSet, Listed, Part, Skipped
+from dafuse.data.decoding import AnyImages, as_list
 from dafuse.data.folders import folder_part
 from dafuse.data.formats import looks_like_an_image
-from dafuse.data.images import UnreadableImage
-from dafuse.data.listed import Listed, Part, Skipped
-from dafuse.data.names import check_class_names, taught_name
-from dafuse.data.pictures import Picture, Pictures, as_list, pixels_of
+from dafuse.data.images import AnyImage, UnreadableImage, pixels_of
 from dafuse.data.tables import table_part
 from dafuse.errors import DafuseError
 
@@ -48,7 +47,9 @@ def part_of(path: str | Path, part: Part) -> Listed:
     raise DafuseError(f"give {WANTED}; {there} is {what}")
 
 
-def lesson_images(images: Pictures | Dataset, labels: Sequence[str] | np.ndarray | None) -> Dataset:
+def lesson_images(
+    images: AnyImages | Dataset, labels: Sequence[str] | np.ndarray | None
+) -> Dataset:
     """What is to be learned: a source at a path, a data set, or images with a class name each.
 
     A source that comes with a test part is taken without it. Files are not decoded yet, but for
@@ -89,7 +90,7 @@ def _name(label: object, number: int) -> str:
     return str(label)
 
 
-def _item(image: Picture, number: int) -> Item:
+def _item(image: AnyImage, number: int) -> Item:
     if isinstance(image, str | Path):
         return Path(image).expanduser()
     try:
