@@ -1,9 +1,9 @@
 """Every method learns: three tasks of drawn characters on the embedded network, above its floor.
 
 A floor is what a method must reach here, in percent of the test images of all nine classes, after
-little training. Beside it stands what was measured: with training, and without any (every learning
-rate of its task training 0, what follows training as ever). The floor lies between the two, some
-points below the first, as other machines round otherwise. Chance is 11.
+little training. It lies between what was measured with training and without any (every learning
+rate of its task training 0, what follows training as ever), some points below the first, as other
+machines round otherwise. Chance is 11.
 """
 
 from dataclasses import replace
@@ -36,37 +36,35 @@ PROMPTS = {**EPOCHS, "lr": 0.01}
 
 class Floor(NamedTuple):
     percent: float
-    trained: float  # what was measured
-    untrained: float
     options: dict[str, Any]  # that make it quick here
 
 
-FLOORS = {
-    "daf": Floor(62, 68.3, 56.7, ADAPTER),
-    "daf-paper": Floor(61, 67.8, 56.7, ADAPTER),
-    "daf-retrieval": Floor(62, 69.4, 56.7, ADAPTER),
-    "finetune": Floor(32, 45.0, 14.4, NETWORK),  # the lower bound: it forgets
-    "joint": Floor(59, 69.4, 6.1, {**ADAPTER, "epochs": 3, "lr": 0.05}),
-    "simplecil": Floor(42, 46.7, 46.7, {}),  # trains nothing
-    "aper": Floor(61, 69.4, 46.7, COSINES),
-    "ranpac": Floor(61, 68.9, 53.3, {**COSINES, "projection": 500}),
-    "lift": Floor(53, 58.3, 58.3, {}),  # trains nothing, nor does klda
-    "layup": Floor(68, 76.1, 56.7, {**COSINES, "tune": "first"}),
-    "klda": Floor(51, 56.1, 56.1, {"width": 500}),
-    "anacp": Floor(67, 75.6, 56.1, {**COSINES, "tune": "first", "width": 500}),
-    "slca": Floor(62, 72.2, 23.3, {**EPOCHS, "lr": 0.04, "align_lr": 0.05}),
-    "ssiat": Floor(55, 59.4, 53.3, {**EPOCHS, "first_epochs": 6, "lr": 0.005, "align_lr": 0.03}),
-    "ease": Floor(53, 59.4, 47.8, COSINES),
-    "mos": Floor(59, 65.0, 55.6, {**EPOCHS, "lr": 0.05}),
-    "tuna": Floor(60, 66.7, 55.6, {**EPOCHS, "lr": 0.02, "align_lr": 0.02}),
+FLOORS = {  # behind each: what was measured, with training and without
+    "daf": Floor(62, ADAPTER),  # 68.3, 56.7
+    "daf-paper": Floor(61, ADAPTER),  # 67.8, 56.7
+    "daf-retrieval": Floor(62, ADAPTER),  # 69.4, 56.7
+    "finetune": Floor(32, NETWORK),  # 45.0, 14.4; the lower bound: it forgets
+    "joint": Floor(59, {**ADAPTER, "epochs": 3, "lr": 0.05}),  # 69.4, 6.1
+    "simplecil": Floor(42, {}),  # 46.7, 46.7; trains nothing
+    "aper": Floor(61, COSINES),  # 69.4, 46.7
+    "ranpac": Floor(61, {**COSINES, "projection": 500}),  # 68.9, 53.3
+    "lift": Floor(53, {}),  # 58.3, 58.3; trains nothing, nor does klda
+    "layup": Floor(68, {**COSINES, "tune": "first"}),  # 76.1, 56.7
+    "klda": Floor(51, {"width": 500}),  # 56.1, 56.1
+    "anacp": Floor(67, {**COSINES, "tune": "first", "width": 500}),  # 75.6, 56.1
+    "slca": Floor(62, {**EPOCHS, "lr": 0.04, "align_lr": 0.05}),  # 72.2, 23.3
+    "ssiat": Floor(55, {**EPOCHS, "first_epochs": 6, "lr": 0.005, "align_lr": 0.03}),  # 59.4, 53.3
+    "ease": Floor(53, COSINES),  # 59.4, 47.8
+    "mos": Floor(59, {**EPOCHS, "lr": 0.05}),  # 65.0, 55.6
+    "tuna": Floor(60, {**EPOCHS, "lr": 0.02, "align_lr": 0.02}),  # 66.7, 55.6
     # its features are the outputs of prompts that know nothing at first
-    "l2p": Floor(18, 25.6, 10.6, {**PROMPTS, "epochs": 4, "prompts_per_image": 3}),
-    "dualprompt": Floor(38, 48.3, 9.4, PROMPTS),
-    "coda": Floor(32, 40.0, 11.1, {**PROMPTS, "lr": 0.005}),
-    "icarl": Floor(60, 68.3, 42.8, {**REPLAY, "epochs": 3}),
-    "memo": Floor(28, 37.8, 8.3, {**REPLAY, "lr": 3e-4, "first_epochs": 4}),
-    "foster": Floor(
-        36, 45.6, 10.6, {**REPLAY, "lr": 2e-4, "first_epochs": 4, "compress_epochs": 2}
+    "l2p": Floor(18, {**PROMPTS, "epochs": 4, "prompts_per_image": 3}),  # 25.6, 10.6
+    "dualprompt": Floor(38, PROMPTS),  # 48.3, 9.4
+    "coda": Floor(32, {**PROMPTS, "lr": 0.005}),  # 40.0, 11.1
+    "icarl": Floor(60, {**REPLAY, "epochs": 3}),  # 68.3, 42.8
+    "memo": Floor(28, {**REPLAY, "lr": 3e-4, "first_epochs": 4}),  # 37.8, 8.3
+    "foster": Floor(  # 45.6, 10.6
+        36, {**REPLAY, "lr": 2e-4, "first_epochs": 4, "compress_epochs": 2}
     ),
 }
 
@@ -96,13 +94,6 @@ def test_reaches_its_floor(name: str) -> None:
 def test_a_method_that_does_not_train_stays_below_its_floor(name: str) -> None:
     """The quickest of those whose untrained score is high."""
     assert accuracy(name, lr=0.0, epochs=1) < FLOORS[name].percent
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_floor_lies_between_untrained_and_trained(name: str) -> None:
-    floor = FLOORS[name]
-    assert floor.percent < floor.trained
-    assert name in ("simplecil", "lift", "klda") or floor.untrained < floor.percent
 
 
 def accuracy(name: str, **changed: Any) -> float:

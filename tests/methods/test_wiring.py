@@ -201,25 +201,24 @@ def gaussians(epochs: int, lr: float, samples: int) -> dict[str, Any]:
     return {**alignment, "memory": "full"}
 
 
-# CIFAR-100 in tasks of five classes, as the papers or the authors' files have it; None: not said
+# CIFAR-100 in tasks of five classes: numbers of the papers or the authors' files; None: not said
 PROMPTS = {"prompt_length": 5, "key_weight": 0.1}
 KEPT = {"exemplars_per_class": 20}
 OFFICIAL = {
     **dict.fromkeys(DAFS, official(20, 0.01, 48, None, momentum=0.9, adapter_rank=16)),
-    "finetune": official(20, 1e-3, 128, 2e-4, first_weight_decay=5e-4, local_ce=True),
+    "finetune": official(20, 1e-3, 128, 2e-4, first_weight_decay=5e-4),
     "aper": official(20, 0.01, 48, 5e-4, adapter_rank=64),
     "ranpac": official(20, 0.01, 48, 5e-4, adapter_rank=64, projection=10_000),
     "slca": official(20, 0.01, 64, 5e-4, backbone_rate=0.01, **gaussians(5, 0.01, 256)),
-    "ssiat": official(10, 0.01, 48, 5e-4, first_epochs=20, adapter_rank=64, margin=0.0)
+    "ssiat": official(10, 0.01, 48, 5e-4, first_epochs=20, adapter_rank=64)
     | gaussians(5, 0.01, 256),
     "ease": official(20, 0.025, 48, 5e-4, adapter_rank=64, cross_weight=0.1),
     "mos": official(20, 0.03, 48, 5e-4, adapter_rank=16, merge=0.1, orth=0.1, rounds=4)
     | gaussians(30, 0.005, 240),
-    "tuna": official(15, 0.01, 16, 5e-4, adapter_rank=16, margin=0.0, orth=1e-3, decay=False)
-    | gaussians(30, 0.005, 80),
+    "tuna": official(15, 0.01, 16, 5e-4, adapter_rank=16, orth=1e-3) | gaussians(30, 0.005, 80),
     "l2p": official(5, 0.001875, 16, 0.0, pool_size=10, prompts_per_image=5, **PROMPTS),
     "dualprompt": official(5, 0.001, 24, 0.0, general_layers=2, expert_layers=3, **PROMPTS),
-    "coda": official(20, 0.001, 128, 0.0, prompt_length=8, prompt_layers=5, orthogonality=0.0)
+    "coda": official(20, 0.001, 128, 0.0, prompt_length=8, prompt_layers=5)
     | {"components_per_task": 5},  # 100 in all
     "icarl": official(20, 1e-3, 128, 2e-4, first_weight_decay=5e-4, temperature=2.0, **KEPT),
     "memo": official(20, 1e-3, 32, None, first_epochs=10, auxiliary_weight=1.0, **KEPT),
