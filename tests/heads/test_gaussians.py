@@ -1,41 +1,13 @@
-"""Prototypes, class Gaussians and alignment."""
+"""Class Gaussians: what is kept, what is drawn from them, and what few images borrow."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
-from dafuse.heads.alignment import Step, align, cosine_gradient
-from dafuse.heads.cosine import cosine_logits, prototypes
+from dafuse.heads.alignment import align
 from dafuse.heads.gaussians import ENOUGH, JITTER, ClassMemory
-
-
-def features(counts: list[int], width: int = 6, seed: int = 0, first: int = 0) -> tuple:
-    generator = torch.Generator().manual_seed(seed)
-    mix = torch.randn(len(counts), width, width, generator=generator)
-    shift = 3 * torch.randn(len(counts), width, generator=generator)
-    parts = [
-        torch.randn(n, width, generator=generator) @ mix[c] + shift[c] for c, n in enumerate(counts)
-    ]
-    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    return torch.cat(parts), labels + first
-
-
-def test_prototypes_are_class_means() -> None:
-    feats, labels = features([3, 1, 5], first=4)
-    rows = prototypes(feats, labels, first=4, classes=3)
-    for c in range(3):
-        assert torch.allclose(rows[c], feats[labels == 4 + c].mean(0), atol=1e-5)
-
-
-def test_cosine_logits_ignore_lengths() -> None:
-    feats, _ = features([4])
-    rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
-    other_lengths = cosine_logits(5 * feats, 0.1 * rows)
-    assert torch.allclose(cosine_logits(feats, rows), other_lengths, atol=1e-5)
-    by_hand = 20 * torch.cosine_similarity(feats[:, None], rows[None], dim=2)
-    assert torch.allclose(cosine_logits(feats, rows), by_hand, atol=1e-5)
+from helpers.class_features import features
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -77,24 +49,6 @@ def test_samples_have_the_stored_mean_and_covariance(kind: str) -> None:
         assert torch.allclose(torch.cov(drawn[c].T), expected[c], atol=0.06 * spread)
 
 
-def test_another_way_to_take_the_steps_of_alignment_takes_them_all() -> None:
-    memory = ClassMemory(6)
-    feats, labels = features([9, 9, 9])
-    memory.add(feats, labels, 0, 3)
-    sampler, start = memory.sampler(torch.device("cpu")), prototypes(feats, labels, 0, 3)
-    taken = []
-
-    def faster(step: Step) -> Step:
-        return lambda *batch: (taken.append(len(batch[0])), step(*batch))[1]
-
-    plain, other = (
-        align(start, sampler, torch.Generator().manual_seed(0), 2, 4, 0.1, faster=way)
-        for way in (None, faster)
-    )
-    assert torch.equal(plain, other)
-    assert taken == [4] * 3 * 2  # one of each class's size, for each class, in each epoch
-
-
 def test_bytes_are_what_is_kept() -> None:
     feats, labels = features([9, 9, 9])
     per_class = {"full": 6 + 21, "diagonal": 12, "low_rank": 6 + 6 * 2 + 6}
@@ -132,57 +86,6 @@ def test_a_class_of_one_image_borrows() -> None:
     memory.add(*features([1], seed=5, first=3), 3, 1)  # nobody beside it: all known classes
     after = memory.sampler(torch.device("cpu")).covariance()
     assert torch.allclose(after[3], covariance.mean(0), atol=1e-2)
-
-
-def test_alignment_improves_wrong_rows_and_leaves_its_input_alone() -> None:
-    feats, labels = features([60] * 4, width=8, seed=3)
-    memory = ClassMemory(8, "full")
-    memory.add(feats, labels, 0, 4)
-    rows = prototypes(feats, labels, 0, 4)
-    noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
-    wrong = F.normalize(rows + 9 * noise, dim=1)
-    before = wrong.clone()
-
-    def accuracy(r: torch.Tensor) -> float:
-        return (cosine_logits(feats, r).argmax(1) == labels).float().mean().item()
-
-    sampler = memory.sampler(torch.device("cpu"))
-    aligned = align(wrong, sampler, torch.Generator().manual_seed(0), epochs=20, samples=60, lr=0.1)
-    assert torch.equal(wrong, before)
-    assert accuracy(aligned) > accuracy(wrong) + 0.2
-    again = align(wrong, sampler, torch.Generator().manual_seed(0), epochs=20, samples=60, lr=0.1)
-    assert torch.equal(aligned, again)
-
-
-def test_the_gradient_written_out_is_that_of_autograd() -> None:
-    feats, labels = features([5, 3, 4], seed=2)
-    rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    F.cross_entropy(cosine_logits(feats, rows), labels).backward()
-    found = cosine_gradient(rows.detach(), feats, labels)
-    assert torch.allclose(found, rows.grad, atol=1e-5)  # type: ignore[arg-type]
-
-
-def test_alignment_is_sgd_with_momentum_decay_and_a_cosine() -> None:
-    """The same samples and shuffles through torch's own optimiser and scheduler."""
-    feats, labels = features([30] * 3, seed=4)
-    memory = ClassMemory(6, "full")
-    memory.add(feats, labels, 0, 3)
-    sampler, start = memory.sampler(torch.device("cpu")), prototypes(feats, labels, 0, 3)
-    found = align(start, sampler, torch.Generator().manual_seed(3), epochs=4, samples=8, lr=0.1)
-
-    rows, generator = start.clone().requires_grad_(True), torch.Generator().manual_seed(3)
-    optimiser = torch.optim.SGD([rows], lr=0.1, momentum=0.9, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=4)
-    classes = torch.arange(3).repeat_interleave(8)
-    for _ in range(4):
-        order = torch.randperm(24, generator=generator)
-        drawn = sampler.draw(8, generator).flatten(0, 1)
-        for batch in order.split(8):
-            optimiser.zero_grad()
-            F.cross_entropy(cosine_logits(drawn[batch], rows), classes[batch]).backward()
-            optimiser.step()
-        schedule.step()
-    assert torch.allclose(found, rows.detach(), atol=1e-4)
 
 
 def test_unknown_kind_is_refused() -> None:
