@@ -374,7 +374,7 @@ def test_export_finds_out_first_that_it_cannot_write(
     taught: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("folder.onnx").mkdir()
-    monkeypatch.setattr("dafuse.product.classifier.Classifier._opened", lambda *args: 1 / 0)
+    monkeypatch.setattr("dafuse.product.folder.ModelFolder.read", lambda *args: 1 / 0)
     for file in ("nowhere/model.onnx", "folder.onnx", "photos"):
         assert taught("export", "model", file) == 2
         assert file in taught.err
@@ -382,6 +382,6 @@ def test_export_finds_out_first_that_it_cannot_write(
     def refuse(*args: object, **options: object) -> object:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("dafuse.files._opened_beside", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     assert taught("export", "model", "model.onnx") == 2
     assert "cannot write model.onnx: Read-only file system" in taught.err

@@ -1,10 +1,14 @@
 """The drawn data set: same seed, same pixels; every character told apart; fonts held out."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from matplotlib import get_data_path
+from PIL import ImageDraw, ImageFont
 
-from dafuse.data import glyphs as module
-from dafuse.data.glyphs import CHARACTERS, TEST_ONLY_FONTS, TRAIN_FONTS, glyphs
+from dafuse.data.glyphs import BRIGHTNESS, CHARACTERS, TEST_ONLY_FONTS, TRAIN_FONTS, glyphs
 from dafuse.errors import DafuseError
 
 
@@ -42,7 +46,7 @@ def test_every_font_draws_every_character_differently() -> None:
     assert len(TEST_ONLY_FONTS) == 5
     assert not set(TRAIN_FONTS) & set(TEST_ONLY_FONTS)
     for font in (*TRAIN_FONTS, *TEST_ONLY_FONTS):
-        face = module._face(font, 40)
+        face = ImageFont.truetype(Path(get_data_path(), "fonts", "ttf", f"{font}.ttf"), 40)
         drawn = [face.getmask(character) for character in CHARACTERS]
         assert all(mask.getbbox() for mask in drawn), font
         assert len({(mask.size, bytes(mask)) for mask in drawn}) == len(CHARACTERS), font
@@ -52,13 +56,13 @@ def test_half_of_the_test_images_are_in_fonts_never_trained_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: list[str] = []
-    draw = module._draw
+    write = ImageDraw.ImageDraw.text
 
-    def spy(character: str, font: str, size: int, rng: np.random.Generator) -> np.ndarray:
-        used.append(font)
-        return draw(character, font, size, rng)
+    def spy(*arguments: Any, font: ImageFont.FreeTypeFont, **others: Any) -> None:
+        used.append(Path(font.path).stem)
+        write(*arguments, font=font, **others)
 
-    monkeypatch.setattr(module, "_draw", spy)
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", spy)
     glyphs(train_per_class=4, test_per_class=4, size=16)
     train, test = used[: 62 * 4], used[62 * 4 :]
     assert set(train) == set(TRAIN_FONTS)
@@ -70,7 +74,7 @@ def test_half_of_the_test_images_are_in_fonts_never_trained_on(
 def test_characters_are_visible() -> None:
     dataset = glyphs(4, 0, size=32)
     assert isinstance(dataset.train.items, np.ndarray)
-    brightness = dataset.train.items.astype(float) @ module.BRIGHTNESS
+    brightness = dataset.train.items.astype(float) @ BRIGHTNESS
     spread = np.ptp(np.percentile(brightness, [1, 99], axis=(1, 2)), axis=0)
     assert spread.min() > 40  # blank images of this kind would have noise only
     assert len(np.unique(dataset.train.items.reshape(248, -1), axis=0)) == 248

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from onnxruntime import InferenceSession
 from timm.layers.mlp import SwiGLU
 
 from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.card import sealed_onnx
 from dafuse.backbones.folded import fold, foldable
 from dafuse.backbones.vit import ViT
 from dafuse.cli import main
 from dafuse.errors import DafuseError
 from dafuse.product import export
 from dafuse.product.classifier import Classifier
-from dafuse.product.export import Difference
 from dafuse.product.predictor import read_card
 from helpers.photographs import photographs
 from helpers.places import OLD_MODEL, ROOT
@@ -216,6 +217,21 @@ def test_what_cannot_be_exported_leaves_the_file_as_it_was(
     assert file.read_text() == "an older one"
 
 
+def change_constant(
+    name: str, change: Callable[[np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have every file computed with this constant changed."""
+
+    def sealed(content: bytes) -> bytes:
+        network = onnx.load_from_string(content)
+        (tensor,) = [each for each in network.graph.initializer if each.name == name]
+        changed = np.ascontiguousarray(change(numpy_helper.to_array(tensor)))
+        tensor.CopyFrom(numpy_helper.from_array(changed, name))
+        return sealed_onnx(network.SerializeToString())
+
+    monkeypatch.setattr(export, "sealed_onnx", sealed)
+
+
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_file_that_computes_something_else_is_not_written(
     tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch, int8: bool
@@ -224,10 +240,7 @@ def test_a_file_that_computes_something_else_is_not_written(
     file = tmp_path / "model.onnx"
     assert model.export(file, int8).difference.largest < (0.3 if int8 else 1e-4)
     before = file.read_bytes()
-    right = model.model.head
-    wrong = replace(right, weights_CF=right.weights_CF[::-1])
-    append = export._append_head
-    monkeypatch.setattr(export, "_append_head", lambda network, head: append(network, wrong))
+    change_constant("head.weights", lambda weights_FC: weights_FC[:, ::-1], monkeypatch)
     with pytest.raises(DafuseError, match="gives other answers than the model") as caught:
         model.export(file, int8)
     assert "\n" not in str(caught.value)
@@ -239,8 +252,8 @@ def test_int8_weights_that_give_no_number_are_not_written(
     tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = taught(tmp_path / "model", {0: 6, 1: 6})
-    found = [Difference(0.0, 0.0, 0.0, 8, 8), Difference(math.nan, math.nan, math.nan, 8, 0)]
-    monkeypatch.setattr(export, "_difference", lambda *args: found.pop(0))
+    factors = [1, np.float32(math.nan)]  # of the file in float32, and of that in int8
+    change_constant("head.weights", lambda weights_FC: weights_FC * factors.pop(0), monkeypatch)
     with pytest.raises(DafuseError, match="by up to nan"):
         model.export(tmp_path / "model.onnx", int8=True)
     assert not (tmp_path / "model.onnx").exists()
@@ -250,7 +263,6 @@ def test_what_decides_about_unknown_is_compared_too(
     tmp_path: Path, small_network: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = taught(tmp_path / "model", {0: 6, 1: 6})
-    found = Difference(largest=0.0, mean=0.0, familiarity=100.0, pictures=8, same=8)
-    monkeypatch.setattr(export, "_difference", lambda *args: found)
-    with pytest.raises(DafuseError, match="gives other answers than the model"):
+    change_constant("head.level", lambda level: 100 * level, monkeypatch)
+    with pytest.raises(DafuseError, match=r"other answers .* differ by up to \S+e-0"):
         model.export(tmp_path / "model.onnx")

@@ -240,7 +240,7 @@ def test_a_lesson_whose_model_could_not_predict_is_not_kept(
     def fail(*_: object) -> None:
         raise RuntimeError("nothing can be computed")
 
-    monkeypatch.setattr(Classifier, "_predictor", fail)
+    monkeypatch.setattr("dafuse.product.classifier.Predictor", fail)
     with pytest.raises(RuntimeError):
         model.learn(*pictures({2: 3}))
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import pytest
 
 from dafuse.errors import DafuseError
 from dafuse.report import comparisons, run_figures, tradeoffs
-from dafuse.report.drawing import NEAR, NothingToDraw, place_labels, spread
+from dafuse.report.drawing import NEAR, NothingToDraw, canvas, place_labels, spread
 from dafuse.report.measures import measures
 from dafuse.report.runs import find_runs, load_run
 from dafuse.report.tradeoffs import efficiency, efficiency_caption
@@ -273,6 +273,8 @@ def test_streams_are_told_apart_by_lines_and_methods_by_colours(tmp_path):
         for method in ("lift", "simplecil"):
             make_run(tmp_path / f"{stream}-{method}", method=method, stream=stream)
     runs = sorted(find_runs([tmp_path]), key=lambda run: (run.config.stream, run.config.method))
-    strokes = comparisons._strokes(comparisons.group_runs(runs))
-    assert [colour for colour, _ in strokes] == [*comparisons.PALETTE[:2]] * 2
-    assert [line for _, line in strokes] == ["-", "-", "--", "--"]
+    with canvas() as figure:
+        comparisons.accuracy_curves(runs).draw(figure, 9)
+        lines = figure.axes[0].lines[:4]
+    assert [line.get_color() for line in lines] == [*comparisons.PALETTE[:2]] * 2
+    assert [line.get_linestyle() for line in lines] == ["-", "-", "--", "--"]
