@@ -41,8 +41,8 @@ COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
 ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget", "demo")
 EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
     "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib "
-    "scipy jinja2",
-    "serve": "fastapi uvicorn multipart python_multipart starlette pydantic",
+    "scipy jinja2 psutil",
+    "serve": "fastapi uvicorn multipart python_multipart starlette pydantic prometheus_client",
     "sklearn": "sklearn",
     "tables": "pyarrow",
 }

@@ -93,11 +93,11 @@ def test_health_classes_and_metrics(asked: httpx.Client) -> None:
     asked.post("/predict", files=files(b"no picture"))
     asked.get("/made/up")
     lines = asked.get("/metrics").text.splitlines()
-    assert 'dafuse_requests_total{route="/predict",status="200"} 1' in lines
-    assert 'dafuse_requests_total{route="/predict",status="422"} 1' in lines
-    assert 'dafuse_requests_total{route="other",status="404"} 1' in lines
-    assert "dafuse_predicted_pictures_total 2" in lines
-    assert "dafuse_upload_bytes 0" in lines
+    assert 'dafuse_requests_total{route="/predict",status="200"} 1.0' in lines
+    assert 'dafuse_requests_total{route="/predict",status="422"} 1.0' in lines
+    assert 'dafuse_requests_total{route="other",status="404"} 1.0' in lines
+    assert "dafuse_predicted_pictures_total 2.0" in lines
+    assert "dafuse_upload_bytes 0.0" in lines
     sample = re.compile(r'dafuse_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [0-9.e+-]+')
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
 
@@ -358,7 +358,7 @@ def test_a_page_of_another_name_cannot_ask_a_server_of_this_machine(
         assert refused.headers["x-content-type-options"] == "nosniff"
     assert asked.post("/predict", files=files(grey(1)), headers={"Host": host}).status_code == 421
     assert not greys.batches
-    counted = 'dafuse_requests_total{route="other",status="421"} 8'
+    counted = 'dafuse_requests_total{route="other",status="421"} 8.0'
     assert counted in asked.get("/metrics").text.splitlines()
 
 
@@ -486,7 +486,7 @@ def test_uploads_together_have_a_limit_of_memory(greys: Greys) -> None:
         greys.go_on.set()
         assert [future.result() for future in held] == [200] * 8
         assert ask() == 200
-        assert "dafuse_upload_bytes 0" in asked.get("/metrics").text
+        assert "dafuse_upload_bytes 0.0" in asked.get("/metrics").text
 
 
 def test_an_upload_is_in_memory_once() -> None:

@@ -11,12 +11,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from dafuse import __version__
 from dafuse.product.server import description as say
-from dafuse.product.server import metrics
 from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
+from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
 from dafuse.product.server.staging import check_name
 from dafuse.product.server.uploads import NoPicture, read_away, uploads
@@ -39,7 +40,7 @@ class Service:
     classifier: "Classifier | None"  # the same model; None: an exported file is served
     limits: Limits
     access: Access
-    metrics: metrics.Metrics
+    metrics: Metrics
     memory: Memory
     batcher: Batcher
     lessons: Lessons | None  # None: it cannot be taught here
@@ -297,4 +298,4 @@ async def health(here: Here) -> say.Health:
     responses=refused(401),
 )
 async def measured(here: Here) -> Response:
-    return Response(here.metrics.text(), media_type=metrics.CONTENT_TYPE)
+    return Response(here.metrics.text(), media_type=CONTENT_TYPE_LATEST)
