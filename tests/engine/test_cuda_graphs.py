@@ -21,17 +21,21 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def training(
-    monkeypatch: pytest.MonkeyPatch, graphed: bool, optimiser: str, waits: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    optimiser: str,
+    device: str = "cuda",
+    graphed: bool = True,
+    waits: bool = False,
 ) -> tuple[list[float], Tensor, list[str]]:
     """Losses of eight epochs of two batch sizes, the rate falling, what was trained and said."""
     said: list[str] = []
     dataset = small_dataset([13, 13])
-    trainer = small_trainer(dataset, device="cuda")
+    trainer = small_trainer(dataset, device=device)
     monkeypatch.setattr(trainer.progress, "say", said.append)
     if not graphed:
         monkeypatch.setattr(trainer, "graphed", lambda step, what: step)
-    generator = torch.Generator("cuda").manual_seed(3)
-    weight = nn.Parameter(torch.randn(2, 3 * 32 * 32, device="cuda", generator=generator) * 0.01)
+    start = torch.randn(2, 3 * 32 * 32, generator=torch.Generator().manual_seed(3)) * 0.01
+    weight = nn.Parameter(start.to(device))
     pulled = torch.zeros_like(weight)
 
     def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -49,13 +53,13 @@ def training(
     how = Schedule(8, 6, lr=0.002, weight_decay=1e-3, optimiser=optimiser)  # type: ignore[arg-type]
     groups = [Group([weight], 0.5)]
     trainer.fit(small_stream(dataset, [2])[0], None, loss, groups, how, after_step=pull)
-    return trainer.epoch_losses, weight.detach(), said
+    return trainer.epoch_losses, weight.detach().cpu(), said
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_graphed_steps_train_as_plain_ones(optimiser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, expected, _ = training(monkeypatch, graphed=False, optimiser=optimiser)
-    replayed, weight, said = training(monkeypatch, graphed=True, optimiser=optimiser)
+    plain, expected, _ = training(monkeypatch, optimiser, device="cpu")
+    replayed, weight, said = training(monkeypatch, optimiser)
     assert replayed == pytest.approx(plain, rel=1e-3)
     torch.testing.assert_close(weight, expected, rtol=1e-3, atol=1e-5)
     assert len(set(replayed)) == 8
@@ -65,8 +69,8 @@ def test_graphed_steps_train_as_plain_ones(optimiser: str, monkeypatch: pytest.M
 def test_a_step_that_waits_for_the_device_goes_on_ungraphed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain, *_ = training(monkeypatch, graphed=False, optimiser="sgd", waits=True)
-    ungraphed, _, said = training(monkeypatch, graphed=True, optimiser="sgd", waits=True)
+    plain, *_ = training(monkeypatch, "sgd", graphed=False, waits=True)
+    ungraphed, _, said = training(monkeypatch, "sgd", waits=True)
     assert ungraphed == pytest.approx(plain, rel=1e-3)
     (line,) = said
     assert "this training step cannot be captured as a CUDA graph" in line
