@@ -1,21 +1,17 @@
-"""Shared by the tests of the page: a real Chromium, drawn pictures, a model, its page."""
+"""The page of a model, opened in a real Chromium."""
 
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dafuse.data.glyphs import glyphs
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import ExportedModel
 from dafuse.product.server.app import create_app
 from dafuse.product.server.security import Access, Limits
-from helpers.product_models import create
-from helpers.served_apps import TOKEN, png, serving
+from helpers.served_apps import TOKEN, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -24,43 +20,6 @@ IN_A_BROWSER = [
     pytest.mark.xdist_group("browser"),
 ]
 PATIENCE = 60_000  # milliseconds; a busy machine is not a failure
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Drawn characters as files, by class."""
-    folder = tmp_path_factory.mktemp("pictures")
-    drawn = glyphs(train_per_class=6, test_per_class=0).train
-    found: dict[str, list[Path]] = {}
-    for label, name in ((0, "A"), (23, "X"), (14, "O"), (37, "l")):
-        for number, pixels in enumerate(np.asarray(drawn.items)[drawn.labels == label]):
-            path = folder / f"{name}{number}.png"
-            path.write_bytes(png(pixels))
-            found.setdefault(name, []).append(path)
-    return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(
-            executable_path=CHROMIUM,
-            args=[
-                "--no-sandbox",  # which needs rights that a container does not give
-                "--use-fake-device-for-media-stream",  # a camera that shows a moving pattern
-                "--use-fake-ui-for-media-stream",  # and may be used without a question
-            ],
-        )
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
-    """On the embedded backbone; it knows A and X."""
-    classifier = create(tmp_path / "model")
-    classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
-    return classifier
 
 
 @contextmanager

@@ -5,12 +5,10 @@ from pathlib import Path
 
 from dafuse.product.classifier import Classifier
 from dafuse.progress import Progress
-from helpers import served_page
 from helpers.product_models import QUICK, create
 from helpers.served_apps import TOKEN
 from helpers.served_page import IN_A_BROWSER, classes_known, opened, playwright
 
-browser, model, pictures = served_page.browser, served_page.model, served_page.pictures
 pytestmark = IN_A_BROWSER
 
 

@@ -12,13 +12,11 @@ import pytest
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import ExportedModel
 from dafuse.taught.lift import TaughtLift
-from helpers import served_page
 from helpers.image_plug_ins import HEIC
 from helpers.product_models import create
 from helpers.served_apps import TOKEN
 from helpers.served_page import IN_A_BROWSER, classes_known, opened, playwright
 
-browser, model, pictures = served_page.browser, served_page.model, served_page.pictures
 pytestmark = IN_A_BROWSER
 
 

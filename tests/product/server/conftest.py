@@ -1,0 +1,52 @@
+"""Fixtures of the tests of the page: a real Chromium, drawn pictures, a model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dafuse.data.glyphs import glyphs
+from dafuse.product.classifier import Classifier
+from helpers.product_models import create
+from helpers.served_apps import png
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Drawn characters as files, by class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    drawn = glyphs(train_per_class=6, test_per_class=0).train
+    found: dict[str, list[Path]] = {}
+    for label, name in ((0, "A"), (23, "X"), (14, "O"), (37, "l")):
+        for number, pixels in enumerate(np.asarray(drawn.items)[drawn.labels == label]):
+            path = folder / f"{name}{number}.png"
+            path.write_bytes(png(pixels))
+            found.setdefault(name, []).append(path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from helpers.served_page import CHROMIUM, playwright  # skips where it is not installed
+
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",  # which needs rights that a container does not give
+                "--use-fake-device-for-media-stream",  # a camera that shows a moving pattern
+                "--use-fake-ui-for-media-stream",  # and may be used without a question
+            ],
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
+    """On the embedded backbone; it knows A and X."""
+    classifier = create(tmp_path / "model")
+    classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
+    return classifier
