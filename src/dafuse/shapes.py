@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LARGEST = 2**63  # no count is as large
+LARGEST = 2**63  # no whole number of ours is as large
 DEEPEST = 50  # levels of what is not described
 
 
@@ -66,6 +66,7 @@ def _is_shallow(value: Any, levels: int = DEEPEST) -> bool:
 WORD = Kind("a text", lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 COUNT = Kind("a whole number of at least 0", _is_count)
+FROM_1 = Kind("a whole number from 1 on", lambda value: _is_count(value) and value >= 1)
 NUMBER = Kind("a number", _is_number)
 AMOUNT = Kind("a number from 0 to 2^63", lambda value: _is_number(value) and 0 <= value <= LARGEST)
 ANYTHING = Kind("a value as runs write it", _is_shallow)

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from dafuse.backbones.depths import FeaturePart, What
 from dafuse.data.preprocessing import CROPS, INTERPOLATIONS, Preprocessing
 from dafuse.errors import DafuseError
+from dafuse.shapes import COUNT, FROM_1, NUMBER, WORD, Keys, Kind, require_shape
 
 LARGEST_SIDE = 4096  # max pixels of the side that an image is resized to
 MOST_BYTES = 2_000_000_000  # bytes of weights; a protobuf ends at 2 GiB
@@ -38,6 +39,12 @@ FEATURES = {
 CHUNK = 2**20  # bytes that are hashed at once
 # an entry of TensorProto.external_data as protobuf has it: its key, the length of a name, the name
 LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f])(.{1,127})", re.DOTALL)
+
+
+LINE = Kind("a text of one line", lambda value: WORD.holds(value) and value.isprintable())
+VALUE = Kind("a number", lambda value: NUMBER.holds(value) and value == value)  # not NaN
+LOOKS = Keys({"size": FROM_1, "resize": FROM_1, "mean": [VALUE], "std": [VALUE]})
+SHAPE = Keys({"tag": LINE, "sha256": LINE, "made_by": LINE, "width": FROM_1, "depth": FROM_1})
 
 
 @dataclass(frozen=True)
@@ -74,15 +81,14 @@ def read_backbone_card(properties: Mapping[str, str], file: object) -> BackboneC
         known["parts"] = {
             depths: [_part(*part) for part in parts] for depths, parts in known["parts"].items()
         }
-        require_words(known, "tag", "sha256", "made_by")
-        require_counts(known, "width", "depth")
+        require_shape(known, SHAPE)
         return BackboneCard(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
 
 
 def _part(level: int, what: What, width: int) -> FeaturePart:
-    require_counts({"level": level + 1, "width": width}, "level", "width")
+    require_shape({"level": level, "width": width}, Keys({"level": COUNT, "width": FROM_1}))
     if what not in get_args(What):
         raise ValueError(f"what is read must be one of {', '.join(get_args(What))}, not {what!r}")
     return FeaturePart(level, what, width)
@@ -113,39 +119,22 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
 
 def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
     """Undo `asdict`; raise ValueError or TypeError if the values are impossible."""
-    require_counts(looks, "size", "resize")
-    if max(looks["size"], looks["resize"]) > LARGEST_SIDE:
-        raise ValueError(f"no network sees more than {LARGEST_SIDE} pixels a side")
-    if looks["resize"] < looks["size"]:
-        raise ValueError(f"an image of {looks['resize']} pixels has no square of {looks['size']}")
-    for name in ("mean", "std"):
-        if len(looks[name]) != 3 or not all(is_number(value) for value in looks[name]):
-            raise ValueError(f"{name} must be 3 numbers, not {looks[name]!r}")
+    require_shape(looks, LOOKS)
     found = Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})
-    if found.interpolation not in INTERPOLATIONS or found.crop not in CROPS:
-        raise ValueError(f"there is no {found.interpolation!r} with crop {found.crop!r}")
+    require_possible(found)
     return found
 
 
-def require_counts(content: Mapping[str, Any], *names: str) -> None:
-    """Raise ValueError if one of these is not a whole number from 1 on."""
-    for name in names:
-        if type(content[name]) is not int or content[name] < 1:
-            raise ValueError(f"{name} must be a whole number from 1 on, not {content[name]!r}")
-
-
-def require_words(content: Mapping[str, Any], *names: str) -> None:
-    """Raise ValueError if one of these is not text for one line."""
-    for name in names:
-        if not isinstance(content[name], str) or not content[name].isprintable():
-            raise ValueError(f"{name} must be text, not {content[name]!r}")
-
-
-def is_number(value: object) -> bool:
-    """Tell whether JSON gave an int or a float, which may be infinite but not NaN."""
-    if type(value) is int:
-        return abs(value) < 2**53  # or a float is another number
-    return type(value) is float and value == value
+def require_possible(looks: Preprocessing) -> None:
+    """Raise ValueError if no image can be preprocessed so."""
+    if max(looks.size, looks.resize) > LARGEST_SIDE:
+        raise ValueError(f"no network sees more than {LARGEST_SIDE} pixels a side")
+    if looks.resize < looks.size:
+        raise ValueError(f"an image of {looks.resize} pixels has no square of {looks.size}")
+    if not len(looks.mean) == len(looks.std) == 3:
+        raise ValueError("mean and std must be 3 numbers each")
+    if looks.interpolation not in INTERPOLATIONS or looks.crop not in CROPS:
+        raise ValueError(f"there is no {looks.interpolation!r} with crop {looks.crop!r}")
 
 
 def sealed_onnx(content: bytes) -> bytes:

@@ -41,9 +41,7 @@ def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
     if ROWS in predict:
         rows_CD = predict[ROWS]
         predict = {"weights": rows_CD, "bias": np.zeros(len(rows_CD), np.float32)}
-    if len(predict["bias"]) != len(version.classes) or len(set(version.names)) != len(
-        version.names
-    ):
+    if len(predict["bias"]) != len(version.classes):
         raise ValueError("there is not one weight vector for each class")
     return {**named(SHARED, shared), **named(PREDICT, predict)}
 

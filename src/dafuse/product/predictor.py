@@ -12,19 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dafuse.backbones.card import (
+    LINE,
     PICTURES,
     PREFIX,
+    VALUE,
     as_properties,
-    is_number,
     read_preprocessing,
     read_properties,
-    require_counts,
-    require_words,
 )
 from dafuse.backbones.extractor import available_processors, computed, open_session
 from dafuse.data.class_names import require_taught_names
@@ -37,9 +36,16 @@ from dafuse.heads.head import Head
 from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.version import require_format
 from dafuse.progress import Progress
+from dafuse.shapes import FROM_1, WORD, Keys, require_shape
 from dafuse.taught.contract import Encode
 
 FORMAT = 2  # 1: without interpolation and crop of the preprocessing
+SHAPE = Keys(  # of a card's values
+    {
+        **{"classes": [WORD], "temperature": VALUE, "threshold": VALUE, "model_version": FROM_1},
+        **{"backbone": LINE, "backbone_sha256": LINE, "weights": LINE, "made_by": LINE},
+    }
+)
 OUTPUTS = ("logits", "probabilities", "familiarity")
 HOW_TO = PICTURES | {
     "outputs": "logits [N, C]; probabilities [N, C], softmax(logits / temperature); familiarity "
@@ -203,24 +209,13 @@ def read_card(properties: Mapping[str, str], file: object) -> Card:
         require_format(content, file, FORMAT)
         known = {field.name: content[field.name] for field in fields(Card)}
         known["preprocessing"] = read_preprocessing(known["preprocessing"])
-        require_words(known, "backbone", "backbone_sha256", "weights", "made_by")
-        require_counts(known, "model_version")
-        for number in ("temperature", "threshold"):
-            if not is_number(known[number]):
-                raise ValueError(f"{number} must be a number, not {known[number]!r}")
-        _require_names(known["classes"])
+        require_shape(known, SHAPE)
+        if not known["classes"] or len(set(known["classes"])) < len(known["classes"]):
+            raise ValueError("the classes must be a list of different names")
+        require_taught_names(known["classes"])
         return Card(**known)
     except (KeyError, TypeError, ValueError) as error:
         raise DafuseError(f"{file} is damaged: its properties cannot be read ({error})") from None
-
-
-def _require_names(classes: Any) -> None:
-    if not isinstance(classes, list) or not classes or len(set(classes)) < len(classes):
-        raise ValueError("the classes must be a list of different names")
-    for name in classes:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a class must be text, not {name!r}")
-    require_taught_names(classes)
 
 
 class ExportedModel(Answering):

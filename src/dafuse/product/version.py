@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dafuse import __version__
-from dafuse.backbones.card import read_preprocessing
+from dafuse.backbones.card import require_possible
 from dafuse.backbones.extractor import Extractor
 from dafuse.data.class_names import composed, require_taught_names
 from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
@@ -23,6 +23,8 @@ from dafuse.shapes import (
     ANYTHING,
     COUNT,
     FLAG,
+    FROM_1,
+    LARGEST,
     NUMBER,
     WORD,
     Each,
@@ -34,7 +36,6 @@ from dafuse.shapes import (
 from dafuse.taught.table import entry_of
 
 FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
-LARGEST = 2**53  # of whole numbers: floats count up to there
 DEEPEST = 8  # lists and objects within each other
 
 
@@ -191,7 +192,6 @@ def _text_like(words: str, pattern: str) -> Kind:
     return Kind(words, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)))
 
 
-FROM_1 = Kind("a whole number from 1 on", lambda value: COUNT.holds(value) and value >= 1)
 FINITE = Kind("a number that is finite", lambda value: NUMBER.holds(value) and math.isfinite(value))
 POSITIVE = Kind("a number above 0", lambda value: AMOUNT.holds(value) and value > 0)
 DIGEST = _text_like("a SHA-256", "[0-9a-f]{64}")
@@ -277,7 +277,7 @@ def _check(version: Version) -> None:
     """Refuse, by `ValueError`, what has the shape of a version and would never be written."""
     parent = version.parent
     _require(parent is None or parent.number < version.number, "its parent is no earlier version")
-    read_preprocessing(asdict(version.backbone.preprocessing))
+    require_possible(version.backbone.preprocessing)
     require_taught_names(version.names)
     ids = {record.id for record in version.classes}
     _require(len(ids) == len(version.classes), "two classes have the same id")
@@ -295,7 +295,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _require_countable(value: Any, depth: int = 0) -> None:
-    """Refuse whole numbers that no float holds, and what is nested deeper than anything of ours."""
+    """Refuse whole numbers larger, and lists nested deeper, than anything of ours."""
     _require(depth <= DEEPEST, "it is nested too deeply")
     if isinstance(value, int):
         _require(abs(value) < LARGEST, "a number in it is too large")
