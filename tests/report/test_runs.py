@@ -9,14 +9,13 @@ import pytest
 from dafuse.commands.report import main as report_command
 from dafuse.commands.terminal import show_results
 from dafuse.engine.config import RunConfig
+from dafuse.engine.results import Declared, FinishedTask
 from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
 from dafuse.report import tables
 from dafuse.report.page import page
 from dafuse.report.runs import (
-    Declared,
-    FinishedTask,
     NoResultsYet,
     Origin,
     find_runs,

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dafuse.engine.config import differences, flatten
 from dafuse.engine.provenance import compared_inputs
-from dafuse.engine.results import CHECKPOINT, INPUTS, accuracy_matrices
+from dafuse.engine.results import CHECKPOINT, FORMAT, INPUTS, Results
 from dafuse.errors import DafuseError
 from dafuse.files import (
     locked,
@@ -41,16 +41,14 @@ from dafuse.files import (
     write_atomically,
 )
 from dafuse.sealed import read_sealed, write_sealed
-from dafuse.shapes import Shape, require_shape
-
-FORMAT = 1
+from dafuse.shapes import require_shape
 
 
 @dataclass
 class Checkpoint:
     task: int  # 0-based index of the last finished task
     state: dict[str, Tensor]
-    results: dict[str, Any]
+    results: Results
 
 
 class RunFolder:
@@ -87,7 +85,8 @@ class RunFolder:
             write_sealed(file, provenance, self.path)
             return
         before = read_sealed(file, self.anew, self.path)
-        self._require(file, before, INPUTS)
+        with self._reading(file):
+            require_shape(before, INPUTS)
         reading = "way images are read (--memory_gb)", before.get("reading"), provenance["reading"]
         for what, old, new in [*compared_inputs(before, provenance), reading]:
             if old != new:
@@ -101,7 +100,7 @@ class RunFolder:
         with open_inside(self.path / "events.jsonl", self.path, "a") as events:
             events.write(line + "\n")
 
-    def save(self, task: int, state: dict[str, Tensor], results: dict[str, Any]) -> None:
+    def save(self, task: int, state: dict[str, Tensor], results: Results) -> None:
         """Make the task's outcome durable, then drop the checkpoint before it."""
         folder = self.path / "checkpoints"
         make_folder(folder, self.path)
@@ -109,23 +108,26 @@ class RunFolder:
         name = f"task-{task + 1:04d}"
         write_atomically(folder / f"{name}.safetensors", tensors, self.path)
         digest = hashlib.sha256(tensors).hexdigest()
-        record = {"format": FORMAT, "task": task, "sha256": digest, "results": results}
+        content = results.as_json()
+        record = {"format": FORMAT, "task": task, "sha256": digest, "results": content}
         write_sealed(folder / f"{name}.json", record, self.path)
         self._drop_before(name)
-        write_sealed(self.path / "results.json", results, self.path)
+        write_sealed(self.path / "results.json", content, self.path)
 
     def latest(self) -> Checkpoint | None:
         """Return the last checkpoint that was written whole."""
         for record_file in reversed(self._records()):
             record = read_sealed(record_file, self.anew, self.path)
             _check_format(record, record_file)
-            self._require(record_file, record, CHECKPOINT)
-            if len(record["results"]["tasks"]) != record["task"] + 1:
+            with self._reading(record_file):
+                require_shape(record, CHECKPOINT)
+                results = Results.parsed(record["results"])
+            if len(results.tasks) != record["task"] + 1:
                 raise DafuseError(f"{record_file} is of another task; {self.anew}")
             state = self._tensors(record_file.with_suffix(".safetensors"), record["sha256"])
             self._drop_before(record_file.stem)  # a run that was killed may have left some
             write_sealed(self.path / "results.json", record["results"], self.path)
-            return Checkpoint(record["task"], state, record["results"])
+            return Checkpoint(record["task"], state, results)
         return None
 
     def _drop_before(self, name: str) -> None:
@@ -145,12 +147,11 @@ class RunFolder:
             pass
         raise DafuseError(f"{file} is damaged or missing; {self.anew}")
 
-    def _require(self, file: Path, content: Any, shape: Shape) -> None:
+    @contextmanager
+    def _reading(self, file: Path) -> Iterator[None]:
         """Refuse JSON that no run would write."""
         try:
-            require_shape(content, shape)
-            if shape is CHECKPOINT:
-                accuracy_matrices(content["results"])
+            yield
         except ValueError as error:
             raise DafuseError(f"{file} does not hold together: {error}; {self.anew}") from None
 

@@ -1,11 +1,17 @@
-"""What the JSON files of a run can say, and what they cannot: tested by whoever reads them.
+"""A run's results: one record, which the engine writes after each task and whoever reads it parses.
 
-A number that is impossible was not measured: more right than shown, a task that does not exist.
+    results = Results.parsed(read_sealed(file, remedy))    # ValueError: what of them cannot be
+    write_sealed(file, results.as_json())
+
+A number that is impossible was not measured: more right than shown, a task that does not exist. The
+shapes of a run's other JSON files are here, too. No torch here.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Self
 
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.shapes import (
@@ -22,6 +28,7 @@ from dafuse.shapes import (
     require_shape,
 )
 
+FORMAT = 1  # of a run's JSON files: the one that is written, and the newest that is read
 QUANTILES = Keys(dict.fromkeys(("5", "25", "50", "75", "95"), NUMBER))
 DIAGNOSIS = Keys(
     optional={
@@ -94,34 +101,132 @@ INPUTS = Keys({"weights": Keys({"sha256": WORD}), "data_fingerprint": WORD})
 CHECKPOINT = Keys({"task": COUNT, "sha256": WORD, "results": RESULTS})
 
 
-def accuracy_matrices(results: Any) -> tuple[AccuracyMatrix, dict[str, AccuracyMatrix]]:
-    """The counts of a run's results, and those by its other ways to predict.
+@dataclass(frozen=True)
+class _Record:
+    """A record with a field for each key of its JSON."""
 
-    Raises a ValueError that says which of the results cannot be.
-    """
-    require_shape(results, RESULTS)
-    tasks, sizes, classes = (results[key] for key in ("tasks_total", "task_sizes", "classes"))
+    @classmethod
+    def parsed(cls, content: Mapping[str, Any]) -> Self:
+        """Take what is known; what is missing or null has its default."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{k: v for k, v in content.items() if k in names and v is not None})
+
+    def as_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class Declared(_Record):
+    """What the method says of itself; None where the run does not tell."""
+
+    passes_per_prediction: float | None = None
+    keeps_images: bool | None = None
+    assumes: str | None = None
+    prediction: str = ""  # the way to predict that is counted, where there are several
+    defaults: dict[str, Any] | None = None  # of its options
+
+
+@dataclass(frozen=True)
+class FinishedTask(_Record):
+    """The numbers of one task; empty where they are not known."""
+
+    seconds: dict[str, float] = field(default_factory=dict)  # of each phase
+    images: dict[str, int] = field(default_factory=dict)  # in each phase
+    kept_bytes: dict[str, int] = field(default_factory=dict)  # of each kind, after it
+    loss: list[float] = field(default_factory=list)  # of each epoch
+    calibration_error: float | None = None  # None without test images
+    correct_then: list[int] = field(default_factory=list)  # right among the classes of their time
+    compiled_deviation: float | None = None  # of compiled features from plain ones
+    diagnosis: dict[str, Any] = field(default_factory=dict)  # what the method measured
+
+
+@dataclass
+class Results:
+    """The counts, times and diagnoses of a run, as far as it is."""
+
+    classes: list[str]
+    task_sizes: list[int]
+    skipped: list[str]  # images, and why
+    matrix: AccuracyMatrix = field(default_factory=AccuracyMatrix)
+    confusion: list[list[int]] = field(default_factory=list)  # after the latest task, if known
+    declared: Declared = field(default_factory=Declared)
+    tasks: list[FinishedTask] = field(default_factory=list)
+    others: dict[str, AccuracyMatrix] = field(default_factory=dict)  # by other ways to predict
+
+    @property
+    def tasks_total(self) -> int:
+        return len(self.task_sizes)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.tasks) == self.tasks_total
+
+    def add(self, correct: list[int], total: list[int], others: dict[str, list[int]]) -> None:
+        """Add a task's counts, by the method's way to predict and by its other ways."""
+        before = list(self.matrix.total)  # without test images, if another way comes first now
+        self.matrix.add(correct, total)
+        for way, right in others.items():
+            none = AccuracyMatrix([[0] * len(row) for row in before], list(before))
+            self.others.setdefault(way, none).add(right, total)
+
+    def as_json(self) -> dict[str, Any]:
+        others = {way: counts.correct for way, counts in self.others.items()}
+        return {
+            "format": FORMAT,
+            "status": "finished" if self.finished else "running",
+            "tasks_total": self.tasks_total,
+            "classes": self.classes,
+            "task_sizes": self.task_sizes,
+            "correct": self.matrix.correct,
+            "total": self.matrix.total,
+            "confusion": self.confusion,
+            "skipped": self.skipped,
+            "method": self.declared.as_json(),
+            "tasks": [{"task": t, **task.as_json()} for t, task in enumerate(self.tasks)],
+            **({"others": others} if others else {}),
+        }
+
+    @classmethod
+    def parsed(cls, content: Any) -> "Results":
+        """Raises a ValueError that says which of the results cannot be."""
+        require_shape(content, RESULTS)
+        matrix = _matrix(content["correct"], content["total"])
+        others = content.get("others") or {}
+        results = cls(
+            content["classes"],
+            content["task_sizes"],
+            content.get("skipped") or [],
+            matrix,
+            content.get("confusion") or [],
+            Declared.parsed(content.get("method", {})),
+            [FinishedTask.parsed(task) for task in content["tasks"]],
+            {way: _matrix(right, matrix.total, way) for way, right in others.items()},
+        )
+        _require_together(results, content["tasks_total"])
+        return results
+
+
+def _require_together(results: Results, tasks: int) -> None:
+    """Refuse parts that do not fit each other."""
+    matrix, sizes, classes = results.matrix, results.task_sizes, results.classes
     if len(sizes) != tasks or sum(sizes) != len(classes):
         raise ValueError(f"{tasks} tasks of {len(classes)} classes, but the sizes {sizes}")
     for name, times in Counter(classes).most_common(1):
         if times > 1:
             raise ValueError(f"{times} classes are called {name!r}")
-    matrix = _matrix(results["correct"], results["total"])
     if len(matrix) > tasks:
         raise ValueError(f"{len(matrix)} rows of counts, but {tasks} tasks")
-    if len(results["tasks"]) != len(matrix):
-        raise ValueError(f"{len(matrix)} rows of counts, but {len(results['tasks'])} tasks")
-    others = results.get("others") or {}
-    for t, task in enumerate(results["tasks"]):
-        then = task.get("correct_then") or []
+    if len(results.tasks) != len(matrix):
+        raise ValueError(f"{len(matrix)} rows of counts, but {len(results.tasks)} tasks")
+    for t, task in enumerate(results.tasks):
+        then = task.correct_then
         if then and len(then) != t + 1:
             raise ValueError(f"tasks[{t}].correct_then counts {len(then)} tasks, not {t + 1}")
         _require_possible(then, matrix.total[t][: len(then)], f"tasks[{t}].correct_then")
-        for layer in (task.get("diagnosis") or {}).get("beta") or []:
+        for layer in task.diagnosis.get("beta") or []:
             if layer.get("quantiles"):
                 require_shape(layer["quantiles"], QUANTILES, f"tasks[{t}].diagnosis.beta")
-    _require_counted(results.get("confusion") or [], sizes, matrix)
-    return matrix, {way: _matrix(right, results["total"], way) for way, right in others.items()}
+    _require_counted(results.confusion, sizes, matrix)
 
 
 def _matrix(correct: list[list[int]], total: list[list[int]], way: str = "") -> AccuracyMatrix:

@@ -18,10 +18,10 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import TaskEvaluation, evaluate
-from dafuse.engine.folder import FORMAT, Checkpoint, RunFolder
-from dafuse.engine.matrix import AccuracyMatrix
+from dafuse.engine.folder import Checkpoint, RunFolder
 from dafuse.engine.provenance import provenance, versions
 from dafuse.engine.replay import open_record, require_same_inputs
+from dafuse.engine.results import Declared, FinishedTask, Results
 from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
@@ -87,7 +87,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
     with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
         progress = LoggedProgress(progress or Progress(), folder.path / "log.txt")
         done = folder.latest()
-        if done is not None and done.results["status"] == "finished":
+        if done is not None and done.results.finished:
             progress.say(f"{folder.path} is finished; nothing to compute")
             return folder.path
         try:
@@ -108,8 +108,11 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             folder.discard_if_empty()
             raise
 
-        results = _new_results(stream, bench.loader.skipped) if done is None else done.results
-        matrix = AccuracyMatrix(results["correct"], results["total"])
+        if done is None:
+            results = Results(stream.classes, stream.sizes, bench.loader.skipped)
+        else:
+            results = done.results
+        matrix = results.matrix
         sources = provenance(bench.network, bench.loader, trainer.device)
         require_same_inputs(config, sources)
         folder.certify(sources, resumed=done is not None)
@@ -124,8 +127,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             progress.say(f"{step} {task.number}/{len(stream)}: {new}")
             diagnosis = learn_or_observe(method, trainer, task, config)
             evaluation = evaluate(method, trainer, stream.tests_until(task), task.seen)
-            matrix.add(evaluation.correct, evaluation.total)
-            _record(results, task, len(stream), trainer, method, options, evaluation, diagnosis)
+            _add(results, task, trainer, method, options, evaluation, diagnosis)
             folder.save(task.index, method.state(), results)
             accuracy = matrix.curve_per_sample()[-1]
             folder.event("task", task=task.index, accuracy=accuracy, seconds=trainer.seconds)
@@ -139,8 +141,8 @@ def _load(
     method: Method, done: Checkpoint, stream: Stream, trainer: Trainer, folder: RunFolder
 ) -> None:
     """Continue from a checkpoint; refuse one of another stream or another method."""
-    about = {"tasks_total": len(stream), "classes": stream.classes, "task_sizes": stream.sizes}
-    fits = all(done.results[key] == value for key, value in about.items())
+    then = done.results
+    fits = then.classes == stream.classes and then.task_sizes == stream.sizes
     state = {k: t.to(trainer.device) for k, t in done.state.items()}
     try:
         if fits:
@@ -162,54 +164,34 @@ def _check_numbers(config: RunConfig) -> None:
             raise DafuseError(f"{name} must be from 0 to {most}, not {value}")
 
 
-def _new_results(stream: Stream, skipped: list[str]) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "status": "running",
-        "tasks_total": len(stream),
-        "classes": stream.classes,
-        "task_sizes": stream.sizes,
-        "correct": [],
-        "total": [],
-        "confusion": [],
-        "skipped": skipped,
-        "method": {},
-        "tasks": [],
-    }
-
-
-def _record(
-    results: dict[str, Any],
+def _add(
+    results: Results,
     task: Task,
-    tasks: int,
     trainer: Trainer,
     method: Method,
     options: dict[str, Any],
     evaluation: TaskEvaluation,
     diagnosis: dict[str, Any],
 ) -> None:
-    """Add a task to the results, whose counts are the matrix's own lists."""
-    results["status"] = "finished" if task.number == tasks else "running"
-    results["confusion"] = evaluation.confusion.tolist()
-    results["method"] = {
-        "passes_per_prediction": method.passes(task.number, options),
-        "keeps_images": method.keeps_images,
-        "assumes": method.assumes,
-        "prediction": evaluation.prediction,
-        "defaults": methods.with_defaults(method.name, {}),
-    }
-    for name, correct in evaluation.others.items():
-        results.setdefault("others", {}).setdefault(name, []).append(correct)
-    results["tasks"].append(
-        {
-            "task": task.index,
-            "seconds": trainer.seconds,
-            "images": trainer.images,
-            "kept_bytes": trainer.kept_bytes(method),
-            "loss": trainer.epoch_losses,
-            "calibration_error": evaluation.calibration_error,
-            "correct_then": evaluation.correct_then,
-            "compiled_deviation": trainer.forward.deviation,
-            "diagnosis": diagnosis,
-        }
+    """Add a finished task to the results."""
+    results.add(evaluation.correct, evaluation.total, evaluation.others)
+    results.confusion = evaluation.confusion.tolist()
+    results.declared = Declared(
+        method.passes(task.number, options),
+        method.keeps_images,
+        method.assumes,
+        evaluation.prediction,
+        methods.with_defaults(method.name, {}),
+    )
+    results.tasks.append(
+        FinishedTask(
+            trainer.seconds,
+            trainer.images,
+            trainer.kept_bytes(method),
+            trainer.epoch_losses,
+            evaluation.calibration_error,
+            evaluation.correct_then,
+            trainer.forward.deviation,
+            diagnosis,
+        )
     )

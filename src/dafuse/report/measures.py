@@ -7,7 +7,8 @@ from statistics import median
 import numpy as np
 
 from dafuse.engine.matrix import DEFINITIONS
-from dafuse.report.runs import FinishedTask, RunResult
+from dafuse.engine.results import FinishedTask
+from dafuse.report.runs import RunResult
 
 NAN = float("nan")
 
@@ -19,7 +20,7 @@ def measures(run: RunResult) -> dict[str, float]:
     last = run.tasks[-1]
     errors = [task.calibration_error for task in run.tasks]
     known = [error for error in errors if error is not None]
-    passes, images = run.declared.passes, run.declared.keeps_images
+    passes, images = run.declared.passes_per_prediction, run.declared.keeps_images
     return {
         **run.matrix.metrics(),
         "forgetting_alone": _forgetting_alone(run),

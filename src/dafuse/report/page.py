@@ -248,7 +248,7 @@ def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
 
 
 def _traits(run: RunResult) -> str:
-    passes, keeps = run.declared.passes, run.declared.keeps_images
+    passes, keeps = run.declared.passes_per_prediction, run.declared.keeps_images
     traits = [
         f"{passes:g} pass{'es' if passes != 1 else ''} per prediction" if passes else "",
         "" if keeps is None else f"keeps images: {'yes' if keeps else 'no'}",

@@ -9,14 +9,19 @@ from typing import Any, TypeVar
 
 from dafuse.engine.config import flatten
 from dafuse.engine.matrix import AccuracyMatrix
-from dafuse.engine.results import CONFIG, PROVENANCE, RESULTS, accuracy_matrices
+from dafuse.engine.results import (
+    CONFIG,
+    FORMAT,
+    PROVENANCE,
+    RESULTS,
+    FinishedTask,
+    Results,
+)
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
 from dafuse.shapes import ANYTHING, WORD, Each, Keys, Shape, require_shape
 
 T = TypeVar("T")
-
-FORMAT = 1  # the newest format of a run's JSON files that this code reads
 
 
 class NoResultsYet(DafuseError):
@@ -73,24 +78,6 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What the method says of itself; None where the run does not tell."""
-
-    passes: float | None = None  # through the backbone per prediction
-    keeps_images: bool | None = None
-    assumes: str | None = None
-    defaults: dict[str, Any] | None = None  # of its options
-
-    @classmethod
-    def parsed(cls, content: dict[str, Any]) -> "Declared":
-        passes, *rest = (
-            content.get(key)
-            for key in ("passes_per_prediction", "keeps_images", "assumes", "defaults")
-        )
-        return cls(passes, *rest)
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """What DAF measured of its fusion in one task; None where it did not."""
 
@@ -116,48 +103,14 @@ class Diagnosis:
         )
 
 
-@dataclass(frozen=True)
-class FinishedTask:
-    """The numbers of one task; empty where they are not known."""
-
-    seconds: dict[str, float] = field(default_factory=dict)  # of each phase
-    images: dict[str, int] = field(default_factory=dict)  # in each phase
-    kept_bytes: dict[str, float] = field(default_factory=dict)  # of each kind, after it
-    loss: list[float] = field(default_factory=list)  # of each epoch
-    calibration_error: float | None = None  # None without test images
-    correct_then: list[int] = field(default_factory=list)  # right among the classes of their time
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
-
-    @classmethod
-    def parsed(cls, content: dict[str, Any]) -> "FinishedTask":
-        return cls(
-            content["seconds"],
-            content.get("images", {}),
-            content.get("kept_bytes") or {},
-            content.get("loss") or [],
-            content.get("calibration_error"),
-            content.get("correct_then") or [],
-            Diagnosis.parsed(content.get("diagnosis") or {}),
-        )
-
-
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(kw_only=True)
+class RunResult(Results):
     """A run as a report reads it; every part was checked when it was read."""
 
     folder: Path
     hash: str
     config: SavedConfig
     provenance: Origin
-    declared: Declared
-    classes: list[str]
-    task_sizes: list[int]
-    tasks: list[FinishedTask]
-    matrix: AccuracyMatrix
-    confusion: list[list[int]]  # after the latest task; empty where it is not known
-    skipped: list[str]  # images, and why
-    prediction: str = ""  # the way to predict that the matrix counts, where there are several
-    others: dict[str, AccuracyMatrix] = field(default_factory=dict)  # by the other ways
     primary: bool = True
 
     def views(self) -> list["RunResult"]:
@@ -168,14 +121,22 @@ class RunResult:
         """
         bare = replace(
             self,
-            declared=replace(self.declared, passes=None, assumes=None),
             tasks=[FinishedTask() for _ in self.tasks],
             confusion=[],
             others={},
             primary=False,
         )
-        ways = self.others.items()
-        return [self, *(replace(bare, matrix=counts, prediction=way) for way, counts in ways)]
+
+        def view(way: str, counts: AccuracyMatrix) -> RunResult:
+            own = replace(self.declared, passes_per_prediction=None, assumes=None, prediction=way)
+            return replace(bare, matrix=counts, declared=own)
+
+        return [self, *(view(way, counts) for way, counts in self.others.items())]
+
+    @property
+    def prediction(self) -> str:
+        """The way to predict that the matrix counts, where there are several."""
+        return self.declared.prediction
 
     @property
     def seconds(self) -> float:
@@ -200,10 +161,6 @@ class RunResult:
         return "task" if self.config.stream == "tasks" else "point"
 
     @property
-    def tasks_total(self) -> int:
-        return len(self.task_sizes)
-
-    @property
     def mark(self) -> str:
         """Says how far a run is that is not at its end, e.g. "3 of 20 tasks"."""
         done, total = len(self.matrix), self.tasks_total
@@ -224,7 +181,9 @@ class RunResult:
 
     def diagnosed(self, part: Callable[[Diagnosis], T | None]) -> list[tuple[int, T]]:
         """(task counted from 1, value) for the tasks whose diagnosis has this part."""
-        found = ((t, part(task.diagnosis)) for t, task in enumerate(self.tasks, 1))
+        found = (
+            (t, part(Diagnosis.parsed(task.diagnosis))) for t, task in enumerate(self.tasks, 1)
+        )
         return [(t, value) for t, value in found if value is not None]
 
 
@@ -248,25 +207,16 @@ def load_run(folder: str | os.PathLike[str]) -> RunResult:
     provenance = _read(folder / "provenance.json") if recorded else {}
     _require(folder / "provenance.json", provenance, PROVENANCE)
     try:
-        matrix, others = accuracy_matrices(results)
+        parts = vars(Results.parsed(results))
     except ValueError as error:
         file = folder / "results.json"
         raise DafuseError(f"{file} does not hold together: {error}; {_again(file)}") from None
-    declared = results.get("method", {})
     return RunResult(
-        folder,
-        config.get("hash", ""),
-        SavedConfig.parsed(config["config"]),
-        Origin.parsed(provenance),
-        Declared.parsed(declared),
-        results["classes"],
-        results["task_sizes"],
-        [FinishedTask.parsed(task) for task in results["tasks"]],
-        matrix,
-        results.get("confusion") or [],
-        results.get("skipped") or [],
-        declared.get("prediction") or "",
-        others,
+        **parts,
+        folder=folder,
+        hash=config.get("hash", ""),
+        config=SavedConfig.parsed(config["config"]),
+        provenance=Origin.parsed(provenance),
     )
 
 
