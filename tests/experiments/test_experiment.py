@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -12,10 +12,12 @@ from dafuse.commands.run import parse
 from dafuse.engine.run import make_stream, resolved, run
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
-from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
+from dafuse.experiments.declared import EXPERIMENTS, RULES, Experiment, MeasureOptions
 from dafuse.experiments.guess import Guess
 from dafuse.experiments.plan import estimates, measurements, plan
 from dafuse.files import read_json
+from dafuse.fusion.rule import FIXED_RULES
+from dafuse.methods.daf import DAF
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.report.outputs import FIGURES, TABLES
@@ -35,6 +37,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     save_arrays(dataset, Path("small.npz"))
     monkeypatch.setitem(EXPERIMENTS, "tiny", TINY)
     return ["--data", "small.npz", "--increment", "2", "--device", "cpu", *QUICK]
+
+
+def test_all_rules_of_daf_are_compared() -> None:
+    assert {*FIXED_RULES, "dynamic"} == set(RULES) == set(get_args(get_type_hints(DAF)["rule"]))
 
 
 def test_every_declared_run_is_one_that_can_be_asked_for() -> None:

@@ -99,7 +99,7 @@ class _Parts(NamedTuple):
 
 def _train_and_test(top: Path) -> _Parts:
     """The folders of class folders: two where the root comes split, else the root itself."""
-    inside = {path.name.lower(): path for path in _folders(top)}
+    inside = {path.name.lower(): path for path in _folders(_listed(top))}
     train = inside.get("train")
     if train is None:
         return _Parts(top, None, [])
@@ -107,7 +107,8 @@ def _train_and_test(top: Path) -> _Parts:
         if name in inside:
             return _Parts(train, inside[name], _beside(top, train, inside[name]))
     # A lone train/ is a class (of railway pictures) only if it holds pictures, not class folders.
-    if _folders(train) and not _images_directly_in(train):
+    paths = _listed(train)
+    if _folders(paths) and not _images(paths):
         raise DafuseError(
             f"{top} has {train.name}/ but no test/, val/ or valid/ beside it: "
             f"add one, or give {train} itself"
@@ -117,10 +118,11 @@ def _train_and_test(top: Path) -> _Parts:
 
 def _beside(top: Path, train: Path, test: Path) -> list[Skipped]:
     """Folders and images in a root that comes split, which are in neither part."""
-    others = [path.name for path in _folders(top) if path not in (train, test)]
-    others += [str(path) for path in _images_directly_in(top)]
+    paths = _listed(top)
+    others = [path.name for path in _folders(paths) if path not in (train, test)]
+    others += [str(path) for path in _images(paths)]
     skipped = [Skipped(name, f"beside {train.name}/ and {test.name}/") for name in others]
-    return skipped + _hidden_in(top)
+    return skipped + _hidden(paths)
 
 
 def _strictly_by_class(top: Path) -> dict[str, list[Path]]:
@@ -136,20 +138,18 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
 
     All in ASCII order, whatever the file system's is.
     """
-    class_folders = _folders(top)
-    beside = _images_directly_in(top)
+    paths = _listed(top)
+    class_folders, beside = _folders(paths), _images(paths)
     if not class_folders:
-        found = "there are only other files in it" if any(top.iterdir()) else "it is empty"
+        found = "there are only other files in it" if paths else "it is empty"
         found = "its images lie directly in it" if beside else found
         raise DafuseError(
             f"no class folder in {top}, {found}: "
             "put the images of each class into a folder named after the class"
         )
     skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
-    skipped += [
-        Skipped(str(path), NOWHERE) for path in sorted(top.iterdir()) if leads_nowhere(path)
-    ]
-    skipped += _hidden_in(top)
+    skipped += [Skipped(str(path), NOWHERE) for path in paths if leads_nowhere(path)]
+    skipped += _hidden(paths)
     files: dict[str, list[Path]] = {}
     met: Met = {}
     for path in sorted(class_folders, key=Path.is_symlink):  # a link may lead to another class
@@ -161,24 +161,29 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
     return {name: files[name] for name in sorted(files)}, skipped
 
 
-def _folders(top: Path, hidden: bool = False) -> list[Path]:
+def _listed(top: Path) -> list[Path]:
+    """All that lies directly in a folder, in order of name."""
     try:
-        paths = [
-            path for path in top.iterdir() if path.is_dir() and path.name.startswith(".") == hidden
-        ]
+        return sorted(top.iterdir(), key=lambda path: path.name)
     except OSError as error:
         unreadable(error)
-    return sorted(paths, key=lambda path: path.name)
 
 
-def _hidden_in(top: Path) -> list[Skipped]:
-    return [Skipped(str(path), HIDDEN) for path in _folders(top, hidden=True)]
+def _folders(paths: list[Path], hidden: bool = False) -> list[Path]:
+    try:
+        return [path for path in paths if path.is_dir() and path.name.startswith(".") == hidden]
+    except OSError as error:
+        unreadable(error)
 
 
-def _images_directly_in(top: Path) -> list[Path]:
+def _hidden(paths: list[Path]) -> list[Skipped]:
+    return [Skipped(str(path), HIDDEN) for path in _folders(paths, hidden=True)]
+
+
+def _images(paths: list[Path]) -> list[Path]:
     """What people would call images, whether or not they can be read here."""
-    found = [path for path in top.iterdir() if not path.name.startswith(".")]
-    return sorted(path for path in found if looks_like_an_image(path.name) and path.is_file())
+    found = [path for path in paths if not path.name.startswith(".")]
+    return [path for path in found if looks_like_an_image(path.name) and path.is_file()]
 
 
 def _flatten(files: dict[str, list[Path]], classes: list[str]) -> tuple[list[Path], np.ndarray]:

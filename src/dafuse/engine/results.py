@@ -102,7 +102,7 @@ CHECKPOINT = Keys({"task": COUNT, "sha256": WORD, "results": RESULTS})
 
 
 @dataclass(frozen=True)
-class _Record:
+class _JsonRecord:
     """A record with a field for each key of its JSON."""
 
     @classmethod
@@ -116,7 +116,7 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class Declared(_Record):
+class Declared(_JsonRecord):
     """What the method says of itself; None where the run does not tell."""
 
     passes_per_prediction: float | None = None
@@ -127,7 +127,7 @@ class Declared(_Record):
 
 
 @dataclass(frozen=True)
-class FinishedTask(_Record):
+class FinishedTask(_JsonRecord):
     """The numbers of one task; empty where they are not known."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # of each phase

@@ -1,8 +1,11 @@
 """The paper's tables and figures, and some more, as experiments. No torch here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
+
+from dafuse.backbones.depths import DEPTHS
 
 Options = dict[str, Any]  # a method's name and the options that differ from its defaults
 
@@ -10,8 +13,7 @@ EXEMPLAR_FREE = (
     "finetune simplecil aper lift ranpac layup klda anacp slca ssiat ease mos tuna "
     "l2p dualprompt coda daf daf-paper"
 )
-FEATURES = ["last", "top", "all", "moments"]  # the depths that `lift` can read
-RULES = ["dynamic", "static", "mean", "last"]  # fusion rules of DAF
+RULES = ("last", "static", "mean", "dynamic")  # fusion rules of DAF, the paper's last
 MEASUREMENT = "measurement"  # the label of a step that is not a run
 REHEARSAL = "icarl memo foster daf"
 
@@ -49,7 +51,7 @@ def _named(names: str) -> tuple[Options, ...]:
     return tuple({"name": name} for name in names.split())
 
 
-def _each(name: str, **varied: list[Any]) -> tuple[Options, ...]:
+def _each(name: str, **varied: Sequence[Any]) -> tuple[Options, ...]:
     """Return the method with every combination of these values."""
     return tuple(
         {"name": name, **dict(zip(varied, values, strict=True))}
@@ -78,7 +80,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _each(
             "daf",
             init=["robust", "previous", "random"],
-            rule=["last", "static", "mean", "dynamic"],
+            rule=RULES,
         ),
         tables=("grid", "table"),
     ),
@@ -128,8 +130,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "closed-form": Experiment(
         "features x heads in closed form, beside prototypes, RanPAC and DAF (not in the paper)",
         (
-            *_each("lift", features=FEATURES, width=[0, 5000], head=["ridge"]),
-            *_each("lift", features=FEATURES, head=["lda"]),
+            *_each("lift", features=DEPTHS, width=[0, 5000], head=["ridge"]),
+            *_each("lift", features=DEPTHS, head=["lda"]),
             *_named("simplecil ranpac layup klda anacp"),
             *_each("daf", rule=RULES, head=["aligned", "ridge", "lda"]),
         ),
@@ -144,7 +146,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "memory": Experiment(
         "accuracy against the bytes that lift keeps, pooled and class by class (not in the paper)",
         (
-            *_each("lift", features=FEATURES, width=[0, 2500, 5000]),
+            *_each("lift", features=DEPTHS, width=[0, 2500, 5000]),
             *_each("lift", precision=["float32", "float64"]),
             *_each("lift", features=["all", "moments"], keep=["classwise"], rank=[2, 6, 16]),
         ),

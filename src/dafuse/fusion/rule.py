@@ -9,12 +9,13 @@ is the direction in which θ_t is pulled back: θ*_t = θ_t + β D (Eq. 3 rewrit
 All functions act element by element on dicts of tensors with the same keys and shapes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
+Adapter = dict[str, Tensor]
 
 BETA_MIN, BETA_MAX = 0.001, 0.499  # Section 3.4: "we clip β_t to [0.001, 0.499]"
 SCOPES = ("global", "layer", "tensor")
@@ -109,6 +110,14 @@ def fuse_fixed(
 ) -> dict[str, Tensor]:
     """Return Eq. 3 with one β for all entries: 1/3 is the paper's static fusion, equal thirds."""
     return {k: task[k] + beta * d for k, d in displacement(task, init, previous).items()}
+
+
+# rules that measure nothing: θ_t, θ_p, θ*_{t-1}, θ_avg -> θ*_t
+FIXED_RULES: dict[str, Callable[[Adapter, Adapter, Adapter, Adapter], Adapter]] = {
+    "static": lambda task, init, previous, mean: fuse_fixed(task, init, previous),
+    "last": lambda task, init, previous, mean: task,
+    "mean": lambda task, init, previous, mean: mean,
+}
 
 
 def running_mean(mean: Tensors | None, task: Tensors, number: int) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
-from dafuse.fusion.rule import fuse, fuse_fixed, running_mean
+from dafuse.fusion.rule import FIXED_RULES, fuse, running_mean
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm, of_last_token
 from dafuse.heads.cosine import cosine_logits, prototypes
@@ -192,8 +192,8 @@ class DAF(Method):
         """Return the new global adapter θ*_t by the chosen rule, and the fusion's diagnosis."""
         copies = task.first == 0 and self.first_task == "copy"
         if self.rule != "dynamic":
-            static = trained if copies else fuse_fixed(trained, init, previous)
-            fused = {"static": static, "mean": mean, "last": trained}[self.rule]
+            by_rule = FIXED_RULES[self.rule]
+            fused = trained if copies else by_rule(trained, init, previous, mean)
             return fused, movement(fused, trained, init, previous)
         at_end = unpacked_curvature(self.measure_curvature(task))  # L'(θ_t), F(θ_t)     (line 4)
         if copies:
