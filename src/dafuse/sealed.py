@@ -1,4 +1,4 @@
-"""JSON that tells the SHA-256 of its contents, so that a number changed on disk is not believed.
+"""JSON with the SHA-256 of its contents, so that a number changed on disk is not believed.
 
 write_sealed(folder / "results.json", results, inside=folder)
 results = read_sealed(folder / "results.json", "delete it to measure again", inside=folder)
@@ -34,14 +34,14 @@ def read_sealed(path: Name, remedy: str, inside: Name | None = None) -> Any:
         raise DafuseError(f"{error}; {remedy}") from None
     if not isinstance(content, dict) or SEAL not in content:
         return content
-    told = content.pop(SEAL)
+    expected = content.pop(SEAL)
     try:
-        true = told == _digest(content)
+        true = expected == _digest(content)
     except RecursionError:
         true = False
     if not true:
         raise DafuseError(
-            f"{path} was changed or damaged: its contents do not have the SHA-256 that it tells; "
+            f"{path} was changed or damaged: its contents do not have the SHA-256 that it names; "
             f"{remedy}"
         )
     return content

@@ -84,7 +84,7 @@ def test_page_has_one_section_for_all_predictions_of_a_run(tmp_path):
     text = Page(html).text
     assert html.count('<section class="run" id="run-') == 2
     assert "icarl [nme] on cifar100" in text
-    assert "sample deviation" in text
+    assert "sample std" in text
     assert "icarl [cnn], seed" not in text
     assert (
         "2 passes per prediction · keeps images: yes · assumes the number of classes · "

@@ -146,7 +146,7 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path):
     (row,) = tables.make_table(runs).rows
     assert (row.runs, row.seeds) == (5, 5)
     assert row.cells["final"].mean == pytest.approx(np.mean(finals))
-    assert row.cells["final"].deviation == pytest.approx(np.std(finals, ddof=1))
+    assert row.cells["final"].std == pytest.approx(np.std(finals, ddof=1))
     text = f"{np.mean(finals):.2f} ± {statistics.stdev(finals):.2f}"
     assert text in tables.markdown(tables.make_table(runs))
 

@@ -110,7 +110,7 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
 
 
 def _contents(source: Path, needed: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The arrays of an .npz that are known here; all of one of these lists must be there."""
+    """Read the known arrays of an .npz, which must have all of one of these lists."""
     there = names_in(source)
     if not any(set(keys) <= set(there) for keys in needed):
         raise _lacks(source, [key for key in needed[-1] if key not in there], there)
@@ -190,13 +190,13 @@ def _numbered(names: np.ndarray, classes: list[str], key: str) -> np.ndarray:
 
 
 def names_in(source: Path) -> list[str]:
-    """What the arrays in the file are called."""
+    """Return the names of the arrays in the file."""
     with _opened(source) as archive:
         return list(_members(archive))
 
 
 def read_npz(source: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The arrays of these names. Objects, and more than fits, are refused before they are read."""
+    """Read the arrays of these names; refuse objects, and more than fits, before reading them."""
     with _opened(source) as archive:
         members = {name: _members(archive)[name] for name in names}
         on_disk = source.stat().st_size
@@ -213,7 +213,7 @@ def read_npz(source: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(source: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive; whatever is wrong with it is said in a sentence."""
+    """Open the archive, and say in a sentence whatever is wrong with it."""
     if not source.is_file():
         raise DafuseError(f"there is no file {source}: check the path")
     with source.open("rb") as file:
@@ -239,7 +239,7 @@ def _require_size(size: int, on_disk: int) -> None:
 
 
 def _entries(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> int:
-    """How many entries the array has by its header, which must fit what is there."""
+    """Return how many entries the array has by its header, which must fit what is there."""
     if member.compress_type not in KINDS:
         raise ValueError(f"{name} is not compressed as np.savez_compressed does")
     with archive.open(member) as file:

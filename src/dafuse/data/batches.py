@@ -62,13 +62,13 @@ class Loader:
         return any(source.store is None for source in self._sources.values())
 
     def pixel_bytes(self, images: ImageSet) -> int:
-        """What these images take, decoded."""
+        """Return the bytes that these images take, decoded."""
         return 3 * int(self._sources[id(images.items)].sizes_N2[images.index].prod(1).sum())
 
     def train_batches(
         self, images: ImageSet, batch_size: int, generator: torch.Generator
     ) -> Iterator[Batch]:
-        """One epoch: shuffled, cropped and flipped. All of it is drawn here, from the generator."""
+        """Yield one epoch: shuffled, cropped and flipped. The generator draws all of it here."""
         shuffle = torch.randperm(len(images), generator=generator)
         index = torch.from_numpy(images.index)[shuffle]
         labels = torch.from_numpy(images.labels)[shuffle]
@@ -77,7 +77,7 @@ class Loader:
         return self._batches(images.items, index, labels, boxes, flips, batch_size, training=True)
 
     def test_batches(self, images: ImageSet, batch_size: int) -> Iterator[Batch]:
-        """In order, under the test transform."""
+        """Yield batches in order, under the test transform."""
         index, labels = torch.from_numpy(images.index), torch.from_numpy(images.labels)
         sizes = self._sources[id(images.items)].sizes_N2[index]
         boxes, flips = centre_crops(sizes, self.preprocessing)

@@ -36,12 +36,12 @@ PUBLIC_SPLITS = {
 
 
 def data_root(root: str | Path | None) -> Path:
-    """Where the benchmarks lie."""
+    """Return the folder of the benchmarks."""
     return Path(root or os.environ.get("DAFUSE_DATA") or "~/.cache/dafuse/data").expanduser()
 
 
 def missing(name: str, root: str | Path | None = None) -> str | None:
-    """What to do about a benchmark that is not there; None if it is. Looks, but counts nothing."""
+    """Say what to do about a missing benchmark; None if it is there. Images are not counted."""
     base = data_root(root)
     if _has_tree(base / name) or (name == "cifar100" and _has_cifar_files(base)):
         return None

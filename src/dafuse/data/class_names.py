@@ -10,12 +10,12 @@ LONGEST_NAME = 80
 
 
 def composed(name: str) -> str:
-    """One spelling of what looks the same: an e with an accent is one character, not two."""
+    """Return one spelling of what looks the same: an accented e is one character, not two."""
     return unicodedata.normalize("NFC", name)
 
 
 def same_name(name: str) -> str:
-    """Equal for names that are taken for one: whatever their case and their spelling."""
+    """Return a key that is equal for names taken for one, whatever their case and spelling."""
     return composed(composed(name).casefold())
 
 
@@ -31,7 +31,7 @@ def check_class_names(names: Iterable[str], where: object) -> None:
 
 
 def taught_name(name: str) -> str:
-    """The name as a model keeps it; one that cannot be a class of a model is refused."""
+    """Return the name as a model keeps it; refuse one that cannot be a class of a model."""
     name = composed(name)
     shown = name.translate(JOINERS)
     if not shown.strip():

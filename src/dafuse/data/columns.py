@@ -16,14 +16,14 @@ AT_ONCE = 2**20  # rows of a .parquet
 
 
 class Columns(NamedTuple):
-    """What all columns are called, and the stripped text of those that were asked for."""
+    """The names of all columns, and the stripped text of the wanted ones."""
 
     names: list[str]
     texts: dict[str, list[str]]  # "" where a row has none
 
 
 def read_columns(source: Path, wanted: Sequence[str]) -> Columns:
-    """The columns of these names that are there."""
+    """Read the columns of these names that the table has."""
     if not source.is_file():
         raise DafuseError(f"there is no table {source}: check the path")
     suffix = source.suffix.lower()
@@ -60,7 +60,7 @@ def _require_once(source: Path, names: Sequence[str], wanted: Sequence[str]) -> 
 
 
 def _rows(source: Path, stream: IO[str], delimiter: str) -> Iterator[list[str]]:
-    """The first row, and all others that are not empty; a row does not go on without end."""
+    """Yield the first row and all others that are not empty; refuse a row without end."""
     length = 0  # of the row that is read
 
     def lines() -> Iterator[str]:
@@ -105,7 +105,7 @@ def _of_parquet(source: Path, wanted: Sequence[str]) -> Columns:
 
 
 def _is_text(schema: Any, name: str) -> bool:
-    """Whether the column has texts, rather than numbers and the like; nothing else will do."""
+    """Tell whether the column has texts, or else numbers and the like; refuse other types."""
     from pyarrow import types
 
     kind = schema.field(schema.get_all_field_indices(name)[-1]).type

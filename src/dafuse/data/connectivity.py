@@ -1,4 +1,4 @@
-"""Whether an address answers, found out in seconds."""
+"""A test of whether an address answers, which takes seconds."""
 
 import threading
 import urllib.request
@@ -10,7 +10,7 @@ PROBE_SECONDS = 4.0
 
 
 def reachable(url: str) -> bool:
-    """Whether the address answers, whatever it says (a name lookup alone may hang for a minute)."""
+    """Tell whether the address answers, in seconds: a name lookup alone may hang for a minute."""
     answers: list[bool] = []
 
     def ask() -> None:

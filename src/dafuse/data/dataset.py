@@ -100,12 +100,12 @@ class Listed(NamedTuple):
 
 
 def no_test_part(what: str, source: str) -> Skipped:
-    """What is said where a source is tested that has a training part alone."""
+    """Say that a source without a test part is tested on its training images."""
     return Skipped("the test part", f"no test {what} in {source}: tested on its training images")
 
 
 def in_few_lines(skipped: Iterable[Skipped]) -> list[str]:
-    """A line for each reason: the first files by name, and how many more there are."""
+    """Return a line for each reason: the first files by name, and how many more there are."""
     by_reason: dict[str, list[str]] = {}
     for one in skipped:
         by_reason.setdefault(one.why, []).append(one.name)

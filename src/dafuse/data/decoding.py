@@ -17,13 +17,13 @@ from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 
 AnyImages = AnyImage | Iterable[AnyImage]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
 
 
 def as_list(images: AnyImages) -> list[AnyImage]:
-    """A list of one image or of many; an array of four dimensions is many."""
+    """Return a list of one image or of many; an array of four dimensions is many."""
     if isinstance(images, np.ndarray):
         return list(images) if images.ndim == 4 else [images]
     return [images] if isinstance(images, str | Path | bytes | Image.Image) else list(images)
@@ -34,7 +34,7 @@ def read_all(
     cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
 ) -> list[Any]:
-    """The pixels of each image, or what is cut of them, or why it cannot be read; by threads."""
+    """Read each image; return its pixels, or what `cut` makes of them, or why it is unreadable."""
 
     def attempt(image: AnyImage) -> Any:
         try:
@@ -50,28 +50,29 @@ def read_all(
 def in_parts(
     images: Sequence[AnyImage],
     at_once: int,
-    compute: Callable[[list[Any]], Iterable[Found]],
+    compute: Callable[[list[Any]], Iterable[Result]],
     cut: Callable[[np.ndarray], Any] | None = None,
     threads: int | None = None,
-) -> Iterator[Found | UnreadableImage]:
-    """What is computed from each image, or why it cannot be read; so many are decoded together.
+) -> Iterator[Result | UnreadableImage]:
+    """Yield what is computed from each image, or why it cannot be read.
 
-    Whole photographs take much memory: what is needed of them can be cut as soon as they are read.
+    ``at_once`` images are decoded together. Whole photographs take much memory, so ``cut`` can take
+    what is needed of each as soon as it is read.
     """
     for start in range(0, len(images), at_once):
         read = read_all(images[start : start + at_once], cut, threads)
         pixels = [one for one in read if not isinstance(one, UnreadableImage)]
-        found = iter(compute(pixels) if pixels else ())
+        results = iter(compute(pixels) if pixels else ())
         for one in read:
-            yield one if isinstance(one, UnreadableImage) else next(found)
+            yield one if isinstance(one, UnreadableImage) else next(results)
 
 
 def require_read(
-    images: Sequence[AnyImage], found: Iterable[Found | UnreadableImage]
-) -> list[Found]:
-    """What was found for each image. Refuses, by name, the first that could not be read."""
-    read: list[Found] = []
-    for number, (image, one) in enumerate(zip(images, found, strict=True)):
+    images: Sequence[AnyImage], results: Iterable[Result | UnreadableImage]
+) -> list[Result]:
+    """Return the results of all images; refuse, by name, the first that could not be read."""
+    read: list[Result] = []
+    for number, (image, one) in enumerate(zip(images, results, strict=True)):
         if isinstance(one, UnreadableImage):
             what = image if isinstance(image, str | Path) else f"image {number}"
             raise DafuseError(f"{what} cannot be read: {one}")
@@ -81,7 +82,7 @@ def require_read(
 
 @dataclass(frozen=True)
 class Decoded:
-    """What came of decoding all items of a source."""
+    """The result of decoding all items of a source."""
 
     images: list[np.ndarray] | np.ndarray | None
     """One for each item (`NO_PIXELS` where unreadable); None when they were too much to keep."""
@@ -128,7 +129,7 @@ class _One(NamedTuple):
 def _decode_each(
     items: Sequence[Path | np.ndarray], workers: int, drop_pixels: Event
 ) -> Iterator[_One]:
-    """Pixels, or the reason why there are none, in the order of the items."""
+    """Yield pixels, or the reason why there are none, in the order of the items."""
 
     def decode(item: Path | np.ndarray) -> _One:
         try:

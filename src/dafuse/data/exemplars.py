@@ -20,11 +20,11 @@ class ExemplarMemory:
         self.images = ImageSet.join([self.images, images])
 
     def joined(self, images: ImageSet) -> ImageSet:
-        """These images and those kept, to train on together."""
+        """Return these images and those kept, to train on together."""
         return ImageSet.join([images, self.images])
 
     def tensors(self) -> dict[str, Tensor]:
-        """What must be saved: which images, and their labels."""
+        """Return what must be saved: which images, and their labels."""
         index, labels = self.images.index, self.images.labels
         return {"index": torch.from_numpy(index.copy()), "labels": torch.from_numpy(labels.copy())}
 
@@ -34,7 +34,7 @@ class ExemplarMemory:
 
 
 def herded(images: ImageSet, feats_ND: Tensor, per_class: int) -> ImageSet:
-    """Of each class the images whose mean feature follows the class mean best (iCaRL).
+    """Return the images of each class whose mean feature follows the class mean best (iCaRL).
 
     A class with fewer images gives all it has.
     """

@@ -106,7 +106,7 @@ def _train_and_test(top: Path) -> _Parts:
     for name in HELD_OUT:
         if name in inside:
             return _Parts(train, inside[name], _beside(top, train, inside[name]))
-    # A lone train/ is a class (of railway pictures) only if it holds pictures, not class folders.
+    # A lone train/ is a class (images of trains) only if it holds images, not class folders.
     paths = _listed(train)
     if _folders(paths) and not _images(paths):
         raise DafuseError(
@@ -126,7 +126,7 @@ def _beside(top: Path, train: Path, test: Path) -> list[Skipped]:
 
 
 def _strictly_by_class(top: Path) -> dict[str, list[Path]]:
-    """Every class folder's images; refuse links that are not followed, for nobody reads of them."""
+    """Every class folder's images; refuse links that are not followed."""
     files, skipped = _images_by_class(top)
     if links := [one for one in skipped if is_link(one)]:
         raise DafuseError(f"{links[0]}; remove the link")
@@ -134,9 +134,9 @@ def _strictly_by_class(top: Path) -> dict[str, list[Path]]:
 
 
 def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
-    """Every class folder's images, and the files that are none or lie in no class folder.
+    """Return the images of every class folder, and the files left out.
 
-    All in ASCII order, whatever the file system's is.
+    Both are in ASCII order, whatever the file system's is.
     """
     paths = _listed(top)
     class_folders, beside = _folders(paths), _images(paths)
@@ -162,7 +162,7 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
 
 
 def _listed(top: Path) -> list[Path]:
-    """All that lies directly in a folder, in order of name."""
+    """Return all that lies directly in a folder, in order of name."""
     try:
         return sorted(top.iterdir(), key=lambda path: path.name)
     except OSError as error:
@@ -181,7 +181,7 @@ def _hidden(paths: list[Path]) -> list[Skipped]:
 
 
 def _images(paths: list[Path]) -> list[Path]:
-    """What people would call images, whether or not they can be read here."""
+    """Return the files that people would call images, whether or not they can be read here."""
     found = [path for path in paths if not path.name.startswith(".")]
     return [path for path in found if looks_like_an_image(path.name) and path.is_file()]
 
@@ -196,9 +196,9 @@ def _flatten(files: dict[str, list[Path]], classes: list[str]) -> tuple[list[Pat
 def images_below(
     top: Path, met: Met | None = None, away: bool = True
 ) -> tuple[list[Path], list[Skipped]]:
-    """The images in a folder and all folders in it, and what is left out: both in ASCII order.
+    """Return the images in a folder and all folders in it, and what is left out, in ASCII order.
 
-    Hidden files are not looked at. Links to files are as good as files.
+    Hidden files are ignored. Links to files count as files.
 
     Args:
         top: the folder
@@ -229,7 +229,7 @@ def images_below(
 
 
 def why_not_entered(path: Path, real_top: Path, met: Met, away: bool) -> str | None:
-    """Why a folder below ``real_top`` is left out; None for one that is read now, and noted."""
+    """Say why a folder below ``real_top`` is left out; None for one to read now, which is noted."""
     if path.name.startswith("."):
         return HIDDEN
     target = real(path)
@@ -248,7 +248,7 @@ def why_not_entered(path: Path, real_top: Path, met: Met, away: bool) -> str | N
 
 
 def is_link(one: Skipped) -> bool:
-    """Whether it was left out because of a link."""
+    """Tell whether it was left out because of a link."""
     return one.why in (BACK, AGAIN, AWAY, NOWHERE) or one.why.startswith(TWICE)
 
 

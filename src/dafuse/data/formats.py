@@ -22,7 +22,7 @@ NO_PLUGIN = frozenset(
     | {".svg", ".psd", ".ai", ".eps", ".xcf", ".exr", ".hdr", ".jp2", ".ico", ".tga"}
 )
 
-MOST_BYTES = 2**30  # of memory that a picture may take while it is decoded
+MOST_BYTES = 2**30  # of memory that an image may take while it is decoded
 # What is decoded in memory, by the names that Pillow and plug-ins have for it, and how many bytes a
 # pixel takes at most meanwhile. Other kinds are not opened: for some Pillow calls programs.
 BYTES_OF_A_PIXEL = {
@@ -67,7 +67,7 @@ PLUGINS = (
 
 @cache
 def readable_suffixes() -> frozenset[str]:
-    """How names of image files end that can be read here."""
+    """Return the suffixes of image files that can be read here."""
     built = {
         suffix
         for suffix, name in PILLOW_MAY_READ.items()
@@ -78,7 +78,7 @@ def readable_suffixes() -> frozenset[str]:
 
 
 def most_pixels(kind: str | None) -> int:
-    """How many pixels a picture of this kind may have, at most `MOST_PIXELS`."""
+    """Return how many pixels an image of this kind may have, at most `MOST_PIXELS`."""
     return MOST_BYTES // BYTES_OF_A_PIXEL.get(kind or "", max(BYTES_OF_A_PIXEL.values()))
 
 
@@ -87,12 +87,12 @@ def suffix_of(name: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is an image that can be read here, and not hidden."""
+    """Tell whether a file of this name is an image that can be read here, and not hidden."""
     return not name.startswith(".") and suffix_of(name) in readable_suffixes()
 
 
 def why_not_read(name: str) -> str:
-    """Why a file of this name is left out, and what to do where it is an image."""
+    """Say why a file of this name is left out, and what to do if it is an image."""
     suffix = suffix_of(name)
     for plugin in PLUGINS:
         if suffix in plugin.suffixes:
@@ -103,12 +103,12 @@ def why_not_read(name: str) -> str:
 
 
 def looks_like_an_image(name: str) -> bool:
-    """Whether people would call it an image, readable here or not."""
+    """Tell whether people would call it an image, readable here or not."""
     return is_image(name) or why_not_read(name) != "not an image"
 
 
 def why_unknown(start: bytes, name: str = "") -> str:
-    """Why Pillow does not know a file that begins so, or else has such a name."""
+    """Say why Pillow does not know a file with this beginning, or with this name."""
     for plugin in PLUGINS:
         if start[4:12] in plugin.brands and not _installed(plugin):
             return _install(plugin)

@@ -25,11 +25,11 @@ from dafuse.files import instead_of_file
 AnyImage = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
 # A reduced image has at most so many: networks look at 64 to 518 pixels a side, and a thousand
 # photographs as they come from a camera would take 36 GB. With another number here, models would
-# no longer recognise the large pictures that they were taught (`product.seen`).
+# no longer recognise the large images that they were taught (`product.seen`).
 REDUCED_PIXELS = 2**19
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how such files begin; they may have many pages
 TILE_SIDES = (322, 323)  # tags of TIFF
-SLAB = 2**18  # pixels that are converted together: a large picture is not held twice
+SLAB = 2**18  # pixels that are converted together: a large image is not held twice
 
 
 class UnreadableImage(Exception):
@@ -37,7 +37,7 @@ class UnreadableImage(Exception):
 
 
 def pixels_of(image: AnyImage) -> np.ndarray:
-    """uint8 [H, W, 3]. Raises `UnreadableImage` with a short reason."""
+    """Return uint8 pixels [H, W, 3]; raise `UnreadableImage` with a short reason."""
     if isinstance(image, Image.Image):
         return to_rgb(image.copy())
     if not isinstance(image, np.ndarray):
@@ -52,11 +52,11 @@ def pixels_of(image: AnyImage) -> np.ndarray:
 
 
 def read_image(source: str | Path | bytes) -> np.ndarray:
-    """The pixels of an image file, uint8 [H, W, 3] in RGB, as a viewer would show them.
+    """Return the pixels of an image file, uint8 [H, W, 3] in RGB, as a viewer would show them.
 
-    The file is given by its path or, where it came by another way, by its bytes.
-    Transparent images lie on white, EXIF rotation is applied, of an animation the first frame is
-    taken, and images of more than 8 bits are scaled to 8. Raises `UnreadableImage`.
+    The source is the path of the file or its bytes. Transparent images lie on white, EXIF rotation
+    is applied, animations give their first frame, and more than 8 bits are scaled to 8. Raises
+    `UnreadableImage`.
     """
     try:
         file: Path | io.BytesIO
@@ -103,7 +103,7 @@ def opened(file: Path | io.BytesIO) -> Image.Image:
 
 
 def _require_size(image: Image.Image) -> None:
-    """Refuse by its header a picture that takes too much memory to decode."""
+    """Refuse by its header an image that takes too much memory to decode."""
     limit = most_pixels(image.format)
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow itself only refuses twice as many
         limit = min(limit, Image.MAX_IMAGE_PIXELS)
@@ -129,7 +129,7 @@ def _name(source: str | Path | bytes) -> str:
 
 
 def to_rgb(image: Image.Image) -> np.ndarray:
-    """The pixels of a Pillow image, as `read_image` has them. It may be turned in place."""
+    """Return the pixels of a Pillow image as `read_image` does. It may be turned in place."""
     with suppress(Exception):  # broken EXIF is no reason to refuse good pixels
         ImageOps.exif_transpose(image, in_place=True)
     convert: Callable[[Image.Image], np.ndarray] = _opaque
@@ -144,7 +144,7 @@ def to_rgb(image: Image.Image) -> np.ndarray:
 
 
 def _slabs(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """Pieces of the image as wide as it is, and where each begins."""
+    """Yield pieces of the image as wide as it is, and where each begins."""
     rows = max(1, SLAB // image.width)
     for top in range(0, image.height, rows):
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
@@ -160,9 +160,9 @@ def _on_white(image: Image.Image) -> np.ndarray:
 
 
 def reduced(pixels_HW3: np.ndarray) -> np.ndarray:
-    """The picture in at most `REDUCED_PIXELS` pixels; one that has no more, as it is.
+    """Return the image in at most `REDUCED_PIXELS` pixels; one that has no more, as it is.
 
-    What is reduced is not changed by being reduced again.
+    Reducing it again changes nothing.
     """
     height, width = pixels_HW3.shape[:2]
     if height * width <= REDUCED_PIXELS:
@@ -177,20 +177,20 @@ def reduced(pixels_HW3: np.ndarray) -> np.ndarray:
 
 
 def _to_8_bits(image: Image.Image) -> Callable[[Image.Image], np.ndarray]:
-    """Return what takes pieces of a picture of grays, of an unknown range, to 0..255.
+    """Return a function that scales pieces of a grey image of unknown range to 0..255.
 
     Integers are 16-bit; floats are taken as 0..1, 0..255 or 0..65535, the first that holds them
-    all. What fits none of these is stretched from its own least to its own greatest value.
+    all. What fits none of these is stretched from its own min to its own max.
     """
 
     def grays_of(slab: Image.Image) -> np.ndarray:
         return np.asarray(slab).astype(np.float64)
 
-    def of(slab: Image.Image) -> np.ndarray:
+    def scaled(slab: Image.Image) -> np.ndarray:
         values_HW = np.nan_to_num(grays_of(slab), nan=start, posinf=high, neginf=low)
         return np.rint((values_HW - start) * (255.0 / span)).astype(np.uint8)[..., None]
 
-    ends: list[float] = []  # the least and the greatest value of each piece
+    ends: list[float] = []  # min and max of each piece
     for _, slab in _slabs(image):
         grays = grays_of(slab)
         finite = grays[np.isfinite(grays)]
@@ -199,4 +199,4 @@ def _to_8_bits(image: Image.Image) -> Callable[[Image.Image], np.ndarray]:
     tops = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
     top = next((top for top in tops if low >= 0 and high <= top), None)
     start, span = (0.0, top) if top is not None else (low, max(high - low, 1e-12))
-    return of
+    return scaled

@@ -25,7 +25,7 @@ Item = Path | np.ndarray
 
 
 def kind_of(path: str | Path) -> str | None:
-    """The kind of source at the path; None where there is none."""
+    """Return the kind of source at the path; None if there is none."""
     there = Path(path).expanduser()
     if there.is_dir():
         return "folder"
@@ -33,7 +33,7 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def part_of(path: str | Path, part: Part) -> Listed:
-    """The training or the test images of a source; all of them where it does not come split."""
+    """Return the training or the test images of a source; all of them if it is not split."""
     there, kind = Path(path).expanduser(), kind_of(path)
     if kind == "folder":
         return folder_part(there, part)
@@ -50,10 +50,10 @@ def part_of(path: str | Path, part: Part) -> Listed:
 def lesson_images(
     images: AnyImages | Dataset, labels: Sequence[str] | np.ndarray | None
 ) -> Dataset:
-    """What is to be learned: a source at a path, a data set, or images with a class name each.
+    """Return the images of a lesson: of a source at a path, a data set, or images with labels.
 
-    A source that comes with a test part is taken without it. Files are not decoded yet, but for
-    the first that can be: where there is none, nothing is begun.
+    The test part of a source is left out. Files are not decoded yet, except the first that can be:
+    if there is none, the lesson is refused.
     """
     if isinstance(images, Dataset):
         train = images.train
@@ -73,7 +73,7 @@ def lesson_images(
 
 
 def images_to_test(source: str | Path) -> Dataset:
-    """The test part of a source that has one, else all its images; as the training images."""
+    """Return the test part of a source that has one, else all its images."""
     found = part_of(source, "test")
     label_of = {name: label for label, name in enumerate(dict.fromkeys(found.names))}
     return _dataset(list(label_of), found, [label_of[name] for name in found.names])
@@ -84,7 +84,7 @@ def is_missing(label: object) -> bool:
 
 
 def _name(label: object, number: int) -> str:
-    """A label may be a number, but not one of the values that stand for none."""
+    """Return the label as text; refuse a value that stands for no label."""
     if is_missing(label):
         raise DafuseError(f"image {number} has no label: {label} stands for none")
     return str(label)
@@ -100,7 +100,7 @@ def _item(image: AnyImage, number: int) -> Item:
 
 
 def _lesson(found: Listed) -> Dataset:
-    """Images of the classes that a model may be taught."""
+    """Return the lesson of these images; refuse class names that no model takes."""
     as_kept = {name: taught_name(name) for name in sorted(set(found.names))}
     classes = sorted(set(as_kept.values()))
     check_class_names(classes, "the lesson")

@@ -21,7 +21,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Pencil:
-    """Draws on a sheet, where `moved` has put it."""
+    """A pencil on a sheet, at the place, in the size and at the angle that `moved` gave it."""
 
     sheet: Image.Image
     rng: np.random.Generator
@@ -53,7 +53,7 @@ class Pencil:
         self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)], colour)
 
     def cover(self, colour: Colour, top: float = 0.0) -> None:
-        """All of the sheet from this height down."""
+        """Colour all of the sheet from this height down."""
         self.rectangle(0, top, WIDE, 1, colour)
 
     def line(self, points: Sequence[Point], colour: Colour, width: float) -> None:
@@ -65,7 +65,7 @@ class Pencil:
     def ellipse(
         self, x: float, y: float, across: float, down: float, colour: Colour, turn: float = 0.0
     ) -> None:
-        """Around this centre, with these half axes."""
+        """Draw an ellipse around this centre, with these half axes."""
         self.polygon(ellipse(x, y, across, down, turn), colour)
 
     def ball(self, x: float, y: float, radius: float, colour: Colour) -> None:
@@ -105,7 +105,7 @@ def ellipse(
 
 
 def colour(hue: float, saturation: float, value: float) -> Colour:
-    """From hue (any number: whole turns do not count), saturation and value (0 to 1)."""
+    """Return the colour of a hue (any number; whole turns do not count), saturation and value."""
     red, green, blue = colorsys.hsv_to_rgb(hue % 1, min(1, saturation), min(1, value))
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -158,7 +158,7 @@ def leaves_in_front(pencil: Pencil) -> None:
 
 
 def finished(sheet: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """As a camera would have seen the sheet: shrunk, in some light, a little blurred and noisy."""
+    """The sheet as a camera would have seen it: shrunk, lit, a little blurred and noisy."""
     width, height = sheet.width // OVERSAMPLING, sheet.height // OVERSAMPLING
     small = sheet.resize((width, height), Image.Resampling.LANCZOS)
     small = small.filter(ImageFilter.GaussianBlur(rng.uniform(0, 1.6)))

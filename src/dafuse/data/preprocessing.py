@@ -30,9 +30,10 @@ class Preprocessing:
     crop: Crop = "center"
 
     def centre_boxes(self, sizes_N2: np.ndarray) -> np.ndarray:
-        """What of images of these heights and widths is resized to the square at test time.
+        """Return the boxes [N, 4] that are resized to the square at test time.
 
-        Boxes [N, 4] (top, left, height, width): resizing the short side and the centre crop in one.
+        A box (top, left, height, width) does in one what resizing the short side and then cropping
+        the centre would do.
         """
         height, width = sizes_N2.astype(np.float64).T
         if self.crop == "squash":
@@ -47,7 +48,7 @@ class Preprocessing:
         return np.stack(boxes, axis=1).astype(np.float32)
 
     def centre_square(self, pixels_HW3: np.ndarray) -> np.ndarray:
-        """Float32 [3, S, S] in 0..255: the test transform of `data.transforms`, by Pillow.
+        """Return float32 [3, S, S] in 0..255: the test transform of `data.transforms`, by Pillow.
 
         It resizes floats, a channel at a time, so that nothing is rounded to whole grey values:
         rounding moved probabilities by up to 0.04. It goes sideways first, then clips, as there,

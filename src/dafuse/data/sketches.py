@@ -1,10 +1,10 @@
-"""Sixteen things and scenes, drawn on the spot: pictures that need no download.
+"""Sixteen things and scenes, drawn on the spot: images that need no download.
 
 from dafuse.data.sketches import write_sketches
 
-write_sketches("pictures", ["house", "tree"], count=20, seed=0)
+write_sketches("images", ["house", "tree"], count=20, seed=0)
 
-Each picture has its own colours, place, size, light, background and noise. The colour of a thing
+Each image has its own colours, place, size, light, background and noise. The colour of a thing
 says nothing about what it is.
 """
 
@@ -34,11 +34,11 @@ from dafuse.errors import DafuseError
 from dafuse.seeds import numpy_generator
 
 HEIGHT = 180  # pixels
-IN_FRONT = 0.4  # share of the pictures in which something hides a part
+IN_FRONT = 0.4  # share of the images in which something hides a part
 
 
 def sketch(name: str, number: int, seed: int, height: int = HEIGHT) -> np.ndarray:
-    """Pixels uint8 [H, W, 3]; they depend on these four alone."""
+    """Return pixels uint8 [H, W, 3]; they depend on these four alone."""
     if name not in SKETCHES:
         raise DafuseError(f"no sketch is called {name!r}; there are {', '.join(SKETCHES)}")
     rng = numpy_generator(seed, "sketch", name, number)
@@ -53,7 +53,7 @@ def sketch(name: str, number: int, seed: int, height: int = HEIGHT) -> np.ndarra
 def write_sketches(
     root: str | Path, names: Sequence[str], count: int, seed: int, height: int = HEIGHT
 ) -> Path:
-    """So many JPEG files of each, in a folder for each name."""
+    """Write ``count`` JPEG files of each, in a folder for each name; return the root."""
     for name in names:
         folder = Path(root) / name
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from dafuse.seeds import numpy_generator
 def split_per_class(
     labels: np.ndarray, classes: Sequence[str], test_fraction: float, seed: int
 ) -> np.ndarray:
-    """A mask of the test images: the rounded fraction of each class, drawn by the seed.
+    """Return a mask of the test images: the rounded fraction of each class, drawn by the seed.
 
     Every class keeps at least one image to train on and, where it has two or more and the fraction
     is not 0, gets at least one to test on. A class's draw depends on its own name and images only,
@@ -53,6 +53,6 @@ def divide(
 
 
 def first_few(names: Sequence[object], count: int = 3) -> str:
-    """Some names for a one-line message, and how many more there are."""
+    """Return some names for a one-line message, and how many more there are."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(repr(str(name)) for name in names[:count]) + more

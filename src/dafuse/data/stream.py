@@ -85,7 +85,7 @@ class Stream:
 
 
 def class_order(count: int, order: str | Sequence[int], seed: int) -> list[int]:
-    """``"seed"``: the legacy NumPy permutation of the field; ``"natural"``; or an explicit list."""
+    """Return the order of classes: by seed (the field's NumPy permutation), natural, or a list."""
     if order == "seed":
         if not 0 <= seed < 2**32:
             raise DafuseError(f"a seed is a number from 0 to {2**32 - 1}, not {seed}")

@@ -125,7 +125,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _parts(texts: list[str], column: str, source: Path) -> list[str]:
-    """train, test or val for each row; val becomes test where no row is test."""
+    """Return train, test or val for each row; val becomes test if no row is test."""
     for row, text in enumerate(texts, start=1):
         if text.lower() not in SPLIT_NAMES:
             raise DafuseError(
@@ -144,7 +144,7 @@ def _with_training(rows: _Rows) -> list[str]:
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """ASCII order, as of folders; numbers by their value, so that class 10 follows class 9."""
+    """Return names in ASCII order, as of folders; numbers by value: class 10 follows class 9."""
     if all(name.isdecimal() for name in names):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)

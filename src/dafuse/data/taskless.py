@@ -125,7 +125,7 @@ def repeated(
 
 
 def _random_parts(generator: np.random.Generator, count: int, parts: int) -> np.ndarray:
-    """A part [count] for each thing in a row, which is cut at random; none empty if that can be."""
+    """Cut a row of things at random; return the part of each. No part is empty if possible."""
     if count >= parts > 1:
         cuts = generator.choice(count - 1, parts - 1, replace=False) + 1
     else:

@@ -54,7 +54,7 @@ def random_crops(
 
 
 def centre_crops(sizes_N2: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Boxes [N, 4] of the test transform, and that nothing is flipped."""
+    """Return boxes [N, 4] of the test transform, and flips [N], which are all False."""
     boxes_N4 = torch.from_numpy(preprocessing.centre_boxes(sizes_N2.numpy()))
     return boxes_N4, torch.zeros(len(boxes_N4), dtype=torch.bool)
 
@@ -92,7 +92,7 @@ def _resize_matrix(
     kernel: Interpolation,
     confined: bool,
 ) -> Tensor:
-    """[B, size, extent]: each row holds the filter's weights of one output pixel, summing to 1."""
+    """Return [B, size, extent]: a row has the weights of one output pixel, which sum to 1."""
     step = (length_B / size)[:, None, None]  # input pixels per output pixel
     reach = step.clamp(min=1)  # a shrinking filter widens
     out = torch.arange(size, device=start_B.device, dtype=start_B.dtype) + 0.5

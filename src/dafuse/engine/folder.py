@@ -84,7 +84,7 @@ class RunFolder:
         if not resumed:
             write_sealed(file, provenance, self.path)
             return
-        before = read_sealed(file, self.anew, self.path)
+        before = read_sealed(file, self.start_again, self.path)
         with self._reading(file):
             require_shape(before, INPUTS)
         reading = "way images are read (--memory_gb)", before.get("reading"), provenance["reading"]
@@ -117,13 +117,13 @@ class RunFolder:
     def latest(self) -> Checkpoint | None:
         """Return the last checkpoint that was written whole."""
         for record_file in reversed(self._records()):
-            record = read_sealed(record_file, self.anew, self.path)
+            record = read_sealed(record_file, self.start_again, self.path)
             _check_format(record, record_file)
             with self._reading(record_file):
                 require_shape(record, CHECKPOINT)
                 results = Results.parsed(record["results"])
             if len(results.tasks) != record["task"] + 1:
-                raise DafuseError(f"{record_file} is of another task; {self.anew}")
+                raise DafuseError(f"{record_file} is of another task; {self.start_again}")
             state = self._tensors(record_file.with_suffix(".safetensors"), record["sha256"])
             self._drop_before(record_file.stem)  # a run that was killed may have left some
             write_sealed(self.path / "results.json", record["results"], self.path)
@@ -145,7 +145,7 @@ class RunFolder:
                 return load(data)
         except (OSError, SafetensorError):
             pass
-        raise DafuseError(f"{file} is damaged or missing; {self.anew}")
+        raise DafuseError(f"{file} is damaged or missing; {self.start_again}")
 
     @contextmanager
     def _reading(self, file: Path) -> Iterator[None]:
@@ -153,14 +153,16 @@ class RunFolder:
         try:
             yield
         except ValueError as error:
-            raise DafuseError(f"{file} does not hold together: {error}; {self.anew}") from None
+            raise DafuseError(
+                f"{file} does not hold together: {error}; {self.start_again}"
+            ) from None
 
     @property
     def _elsewhere(self) -> str:
         return f"delete {self.path} or choose another --out"
 
     @property
-    def anew(self) -> str:
+    def start_again(self) -> str:
         """Say what to do about a checkpoint from which no run can continue."""
         return f"delete {self.path / 'checkpoints'} to start the run again from its first task"
 

@@ -150,7 +150,9 @@ def _load(
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError):
         fits = False  # tensors by other names, or of other shapes
     if not fits:
-        raise DafuseError(f"the checkpoint in {folder.path} is not of this run; {folder.anew}")
+        raise DafuseError(
+            f"the checkpoint in {folder.path} is not of this run; {folder.start_again}"
+        )
 
 
 def _split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -42,12 +42,12 @@ def accuracy_curves(runs: Iterable[RunResult]) -> Drawing:
     groups = group_runs(runs)
     curves = [_curve(group, over_classes(groups)) for group in groups]
     unit = "classes" if over_classes(groups) else "points"
-    told = "; ".join(
+    in_words = "; ".join(
         f"{one.name} ends at {_percent(one.end)} % with {one.seen[-1]} {unit}" for one in curves
     )
     return Drawing(
         lambda figure, letters: _draw_curves(figure, groups, curves, letters),
-        f"Accuracy over the number of seen {unit}: {told}.",
+        f"Accuracy over the number of seen {unit}: {in_words}.",
         on_page=(5.9, 3.4),
         letters=(9, 11),
     )
@@ -172,13 +172,13 @@ def sweep(runs: Iterable[RunResult]) -> Drawing:
     option, points = _swept(runs)
     if not points:
         raise NothingToDraw("the figure needs runs that differ in one option, a number, alone")
-    told = "; ".join(
+    in_words = "; ".join(
         f"{value:g}: {', '.join(f'{key} {row.cells[key].mean:.1f}' for key in SWEPT)}"
         for value, row in points
     )
     return Drawing(
         lambda figure, _: _draw_sweep(figure.subplots(), option.removeprefix("method."), points),
-        f"Accuracies in percent over {option}. {told}.",
+        f"Accuracies in percent over {option}. {in_words}.",
     )
 
 
@@ -198,11 +198,11 @@ def _draw_sweep(axes: "Axes", option: str, points: list[tuple[float, Row]]) -> N
     for key, colour, line in zip(SWEPT, PALETTE, LINES, strict=False):
         cells = [row.cells[key] for _, row in points]
         means = [cell.mean for cell in cells]
-        deviations = [0.0 if cell.deviation != cell.deviation else cell.deviation for cell in cells]
+        stds = [0.0 if cell.std != cell.std else cell.std for cell in cells]
         label = COLUMNS[key].title
-        if any(deviations):
+        if any(stds):
             axes.errorbar(
-                values, means, deviations, color=colour, ls=line, marker="o", capsize=2, label=label
+                values, means, stds, color=colour, ls=line, marker="o", capsize=2, label=label
             )
         else:
             axes.plot(values, means, color=colour, ls=line, marker="o", label=label)
@@ -234,11 +234,11 @@ def _draw_ranking(axes: "Axes", rows: list[Row]) -> None:
     places = range(len(rows))
     for key, colour, filled in zip(RANKED, PALETTE, (True, False), strict=False):
         cells = [row.cells[key] for row in rows]
-        deviations = [0.0 if math.isnan(cell.deviation) else cell.deviation for cell in cells]
+        stds = [0.0 if math.isnan(cell.std) else cell.std for cell in cells]
         axes.errorbar(
             [cell.mean for cell in cells],
             places,
-            xerr=deviations if any(deviations) else None,
+            xerr=stds if any(stds) else None,
             fmt="o",
             color=colour,
             markerfacecolor=colour if filled else "white",

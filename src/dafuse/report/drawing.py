@@ -66,7 +66,7 @@ STYLE = {
     "legend.fontsize": 9,
     "figure.facecolor": "none",
 }
-PICTURE = {  # what a picture of 8 inches has otherwise
+IN_FILE = {  # settings of an image of 8 inches that differ
     "font.size": 11,
     "figure.constrained_layout.w_pad": 0.15,
     "figure.constrained_layout.h_pad": 0.15,
@@ -75,13 +75,13 @@ PICTURE = {  # what a picture of 8 inches has otherwise
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure still to be drawn, on a page or as a picture 1200 pixels wide in a file."""
+    """A figure still to be drawn, on a page or as an image 1200 pixels wide in a file."""
 
     draw: "Callable[[Figure, float], None]"  # into the figure, with names in letters of this size
     alt: str = ""  # for those who cannot see it
     on_page: tuple[float, float] = (5.4, 3.3)  # inches
-    height: float = 4.4  # inches of the picture, which is 8 wide
-    letters: tuple[float, float] = (8.5, 10)  # of names on a page, in a picture
+    height: float = 4.4  # inches of the image, which is 8 wide
+    letters: tuple[float, float] = (8.5, 10)  # of names on a page, in an image
 
     def svg(self) -> str:
         with canvas(*self.on_page) as figure:
@@ -89,10 +89,10 @@ class Drawing:
             return svg(figure, self.alt)
 
     def write_png(self, path: str | os.PathLike[str]) -> None:
-        with canvas(8, self.height, **PICTURE) as figure:
+        with canvas(8, self.height, **IN_FILE) as figure:
             self.draw(figure, self.letters[1])
-            picture = png(figure)
-        write_atomically(path, picture)
+            image = png(figure)
+        write_atomically(path, image)
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def svg(figure: "Figure", label: str) -> str:
 
 
 def png(figure: "Figure") -> bytes:
-    """The figure as a picture on white, 150 pixels to the inch."""
+    """Return the figure as an image on white, 150 pixels to the inch."""
     take_literally(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, facecolor="white")
@@ -134,9 +134,9 @@ def png(figure: "Figure") -> bytes:
 
 
 def own_names(drawn: str, owner: str) -> str:
-    """The same SVG with its inner names made the owner's, since figures of one page share them.
+    """Return the SVG with this prefix before its inner names: figures of one page share them.
 
-    Names that nothing refers to go: they are most of what Matplotlib writes.
+    Names that nothing refers to are dropped: they are most of what Matplotlib writes.
     """
     used = set(re.findall(r'href="#([^"]+)"', drawn)) | set(re.findall(r"url\(#([^)]+)\)", drawn))
 
@@ -148,7 +148,7 @@ def own_names(drawn: str, owner: str) -> str:
 
 
 def take_literally(figure: "Figure") -> None:
-    """Names come from users: a dollar sign in one is no formula."""
+    """Take all texts literally, since names come from users: a dollar sign is no formula."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -156,7 +156,7 @@ def take_literally(figure: "Figure") -> None:
 
 
 def heat_map(axes: "Axes", values: Any, low: float, high: float, label: str) -> Any:
-    """Cells [rows, columns], NaN left empty, with a colour bar named `label`."""
+    """Draw cells [rows, columns], NaN left empty, with a colour bar named `label`."""
     image = axes.imshow(
         values, cmap=COLOURS, vmin=low, vmax=high, aspect="auto", interpolation="none"
     )
@@ -170,7 +170,7 @@ def heat_map(axes: "Axes", values: Any, low: float, high: float, label: str) -> 
 def write_in_cells(
     axes: "Axes", values: Any, middle: float, size: float = 8, form: str = "{:.0f}"
 ) -> None:
-    """Each value in its cell, light on the dark half of the colours and dark on the light half."""
+    """Write each value in its cell: light on dark colours, dark on light ones."""
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             if value == value:  # not NaN
@@ -180,14 +180,14 @@ def write_in_cells(
 
 
 def count_in_whole(axis: Any) -> None:
-    """Ticks at whole numbers only: there is no task 2.5."""
+    """Put ticks at whole numbers only: there is no task 2.5."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=9, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def number_cells(axes: "Axes", rows: list[int], columns: list[int]) -> None:
-    """The cells' numbers beside them, or every second, fifth, tenth where all would not fit."""
+    """Write the cells' numbers beside them, or every second, fifth, tenth if not all fit."""
     for numbers, most, place in ((rows, 12, axes.set_yticks), (columns, 10, axes.set_xticks)):
         step = next(s for s in (1, 2, 5, 10, 20, 50, len(numbers)) if len(numbers) <= most * s)
         shown = [k for k, number in enumerate(numbers) if number % step == 0]
@@ -258,7 +258,7 @@ def name_points(
 
 
 def place_labels(points_N2: np.ndarray, sizes_N2: np.ndarray, frame_4: np.ndarray) -> list[Place]:
-    """A place for each label: near its point, off the other labels and points, in the frame.
+    """Find a place for each label: near its point, off the other labels and points, in the frame.
 
     Each takes its best place given the others', three times over; the most crowded choose first.
     """

@@ -64,7 +64,7 @@ Row = list[str]
 
 
 def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What was measured at a run's record so far, if anything."""
+    """Return what was measured at a run's record so far, if anything."""
     path = Path(folder) / FILE
     found = read_measured(path)
     if found is None:
@@ -81,7 +81,7 @@ def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def _require_alike(tasks: list[dict[str, Any]]) -> None:
-    """Refuse tasks of which other parts were measured, and paths without an end."""
+    """Refuse tasks with other measured parts than the first, and paths without an end."""
     for task in tasks:
         for key in COMPARED:
             if task["agreement"][key].keys() != tasks[0]["agreement"][key].keys():
@@ -89,11 +89,11 @@ def _require_alike(tasks: list[dict[str, Any]]) -> None:
         if path := task["path"]:
             lengths = {len(path.get(name, ())) for name in ("shares", *MODELS)}
             if len(lengths) > 1 or 0 in lengths:
-                raise ValueError("a path has not a number for each share")
+                raise ValueError("a path lacks the number of some share")
 
 
 def read_measured(path: Path) -> dict[str, Any] | None:
-    """The measurement in this file, if there is one; refuse one that cannot be gone on with."""
+    """Return the measurement in this file, if there is one; refuse one of another version."""
     if not path.is_file():
         return None
     found = read_sealed(path, "delete it to measure again", path.parent)
@@ -103,7 +103,7 @@ def read_measured(path: Path) -> dict[str, Any] | None:
 
 
 def readable_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The same for a report, which goes on without what is damaged."""
+    """Return what `read_measurement` does, and None for damage: a report goes on without it."""
     try:
         return read_measurement(folder)
     except DafuseError:
@@ -111,7 +111,7 @@ def readable_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | Non
 
 
 def damages(folders: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """What keeps measurements in these folders from being read."""
+    """Say what keeps measurements in these folders from being read."""
     for folder in folders:
         try:
             read_measurement(folder)
@@ -120,7 +120,7 @@ def damages(folders: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
 
 
 def how_measured(found: dict[str, Any]) -> str:
-    """On what, and what is missing."""
+    """Say on what was measured, and what is missing."""
     numbers = [str(task["task"] + 1) for task in found["tasks"]]
     options = found["options"]
     missing = len(found["planned"]) - len(numbers)
@@ -133,7 +133,7 @@ def how_measured(found: dict[str, Any]) -> str:
 
 
 def agreement_rows(found: dict[str, Any]) -> list[Row]:
-    """Under `AGREEMENT`: the mean over the tasks, and the range where there are several."""
+    """Return the rows under `AGREEMENT`: mean over the tasks, and range if there are several."""
     rows = []
     for key, name in COMPARED.items():
         parts = [task["agreement"][key] for task in found["tasks"]]
@@ -165,7 +165,7 @@ def path_rows(found: dict[str, Any]) -> tuple[Row, list[Row]]:
 
 
 def _over(values: Iterable[float], form: str = "{:.3g}") -> str:
-    """Mean (lowest to highest) of what is known."""
+    """Return the mean (min to max) of the known values."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return "–"
@@ -180,7 +180,7 @@ def loss_along_path(run: RunResult) -> Drawing:
     paths = _paths(run)
     if not paths:
         raise NothingToDraw(f"{run.folder} has no {FILE} with a path to draw")
-    told = "; ".join(
+    in_words = "; ".join(
         f"in task {task} the loss changes by {_change(path, 'true')[-1]:+.3g}, by the Fisher "
         f"diagonal {_change(path, 'fisher')[-1]:+.3g}"
         for task, path in paths
@@ -188,7 +188,7 @@ def loss_along_path(run: RunResult) -> Drawing:
     rows = math.ceil(len(paths) / 2)
     return Drawing(
         lambda figure, _: _draw_paths(figure, paths),
-        f"Loss along the path from the task's to the fused adapter: {told}.",
+        f"Loss along the path from the task's to the fused adapter: {in_words}.",
         on_page=(6.4, 0.7 + 2.2 * rows),
         height=0.8 + 2.7 * rows,
     )
@@ -243,7 +243,7 @@ def fisher_against_hessian(run: RunResult) -> Drawing:
 
 
 def _decades(sizes: list[float]) -> tuple[float, float]:
-    """From the largest down to the least, but no further than ten decades: below is nothing."""
+    """Return limits from the largest value down to the min, ten decades at most."""
     largest = max(sizes)
     return max(min(sizes), largest * 1e-10) / 3, largest * 3
 

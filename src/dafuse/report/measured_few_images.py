@@ -26,12 +26,12 @@ Means = dict[tuple[int, int], dict[str, float]]  # percent by classifier, of eac
 
 
 def read_cells(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What was measured so far, if anything."""
+    """Return what was measured so far, if anything."""
     return read_measured(Path(folder) / FILE)
 
 
 def means(found: dict[str, Any]) -> Means:
-    """Over draws; NaN for a classifier that a cell has none of."""
+    """Return means over draws; NaN for a classifier without a number in a cell."""
     draws: dict[tuple[int, int], list[dict[str, float | None]]] = {}
     for one in sorted(found["cells"], key=lambda one: (one["classes"], one["images"])):
         draws.setdefault((one["classes"], one["images"]), []).append(one["accuracy"])
@@ -42,7 +42,7 @@ def means(found: dict[str, Any]) -> Means:
 
 
 def advantage(accuracy: dict[str, float]) -> float:
-    """Points by which `OWN` is above the best classifier of another kind."""
+    """Return the points by which `OWN` is above the best classifier of another kind."""
     others = [
         value
         for name, value in accuracy.items()
@@ -52,7 +52,7 @@ def advantage(accuracy: dict[str, float]) -> float:
 
 
 def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: one for each cell, and below them mean and min of the advantage."""
+    """Return head and rows: one for each cell, then mean and min of the advantage."""
     by_cell = means(found)
     counts: dict[tuple[int, int], int] = {}
     for one in found["cells"]:
@@ -96,15 +96,15 @@ def figure(found: dict[str, Any]) -> Drawing:
 
 
 def write_cells(found: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
-    """The table (.md) and the figure (.png) in files of this name; the lines to tell the user."""
+    """Write the table (.md) and the figure (.png); return the lines to tell the user."""
     below = f"\nMissing: {missing}\n" if missing else ""
     note = "Accuracy in percent on all test images of the classes: means over draws.\n"
-    markdown, picture = (file.with_name(f"{file.name}.{ending}") for ending in ("md", "png"))
+    markdown, image = (file.with_name(f"{file.name}.{ending}") for ending in ("md", "png"))
     write_atomically(markdown, f"# {title}\n\n{note}\n{markdown_rows(*table(found))}{below}")
     lines = [f"table: {markdown}"]
     try:
-        figure(found).write_png(picture)
-        lines.append(f"figure: {picture}")
+        figure(found).write_png(image)
+        lines.append(f"figure: {image}")
     except NothingToDraw as why:
         lines.append(f"no figure: {why}")
     return lines

@@ -71,7 +71,7 @@ class Column:
     title: str
     meaning: str
     show: Callable[[float], str] = "{:.2f}".format
-    with_deviation: bool = True
+    with_std: bool = True
 
 
 COLUMNS = {
@@ -116,15 +116,15 @@ COLUMNS = {
         "what must be kept beside the frozen backbone after the last task: modules, statistics, "
         "classifier, stored images",
         human_bytes,
-        with_deviation=False,
+        with_std=False,
     ),
     "keeps_images": Column(
         "Keeps images",
         "whether training images of earlier tasks are kept",
         lambda kept: "yes" if kept else "no",
-        with_deviation=False,
+        with_std=False,
     ),
     "passes": Column(
-        "Passes", "passes through the backbone per prediction", "{:g}".format, with_deviation=False
+        "Passes", "passes through the backbone per prediction", "{:g}".format, with_std=False
     ),
 }

@@ -1,4 +1,4 @@
-"""What is made of runs: a page, tables and figures by name, a table of all runs, in files."""
+"""Files about runs: a page, tables and figures by name, a table of all runs."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ def paired_table(runs: Runs) -> str:
 
 
 def approximations_table(runs: Runs) -> str:
-    """What was measured of DAF's approximations at these runs."""
+    """Return what was measured of DAF's approximations at these runs."""
     parts = []
     for run in runs:
         if found := measured_approximations.readable_measurement(run.folder):
@@ -42,12 +42,12 @@ def approximations_table(runs: Runs) -> str:
                 measured_approximations.AGREEMENT,
                 measured_approximations.agreement_rows(found),
             )
-            told = f"{run.folder.name}: {measured_approximations.how_measured(found)}"
+            in_words = f"{run.folder.name}: {measured_approximations.how_measured(found)}"
             both = (
                 tables.markdown_rows(*t)
                 for t in (agreement, measured_approximations.path_rows(found))
             )
-            parts.append("\n".join([f"{told}\n", *both]))
+            parts.append("\n".join([f"{in_words}\n", *both]))
     return "\n".join(parts)
 
 
@@ -97,21 +97,21 @@ def write_outputs(
     lines = []
     parts = {name: TABLES[name](runs) for name in tables_named}
     below = [f"Missing: {'; '.join(missing)}\n"] if missing else []
-    table, picture = file.with_name(f"{file.name}.md"), file.with_name(f"{file.name}.png")
+    table, image = file.with_name(f"{file.name}.md"), file.with_name(f"{file.name}.png")
     write_atomically(table, "\n".join([f"# {title}\n", *filter(None, parts.values()), *below]))
     lines.append(f"table: {table}")
     lines += [f"no {name}: these runs do not make one" for name, part in parts.items() if not part]
     try:
-        FIGURES[figure](runs).write_png(picture)
-        lines.append(f"figure: {picture}")
+        FIGURES[figure](runs).write_png(image)
+        lines.append(f"figure: {image}")
     except NothingToDraw as why:
-        picture.unlink(missing_ok=True)  # of other runs
+        image.unlink(missing_ok=True)  # of other runs
         lines.append(f"no figure: {why}")
     return lines
 
 
 def report(paths: list[str], out: str = "report") -> str:
-    """Write a page, tables and pictures about runs; return the lines to tell the user.
+    """Write a page, tables and figures about runs; return the lines to tell the user.
 
     Args:
         paths: Run folders, or folders that contain some at any depth.

@@ -116,7 +116,7 @@ class Tile:
 
 
 def page(runs: list[RunResult], title: str = "", missing: Sequence[str] = ()) -> str:
-    """About these runs; of an experiment also its name, and which of its runs are missing."""
+    """Return the page: about these runs, or about an experiment and its missing runs."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     groups, table, pairs = group_runs(runs), tables.make_table(runs), paired.pairings(runs)
@@ -196,7 +196,7 @@ def _tiles(table: tables.Table) -> list[Tile]:
 
 def _of_all(runs: list[RunResult], repeated: bool) -> Iterator[Figure]:
     """The figures of all runs together."""
-    stds = "± one deviation over seeds." if repeated else ""
+    stds = "± one std over seeds." if repeated else ""
     if any(len(run.curve) > 1 for run in runs):  # points make no curve
         caption = "Accuracy over all test images of the classes seen so far (per sample)."
         caption += f" Bands: {stds}" if repeated else ""

@@ -23,10 +23,10 @@ CONFIDENCE = 0.95
 
 
 class PairedDifference(NamedTuple):
-    """Mean and sample deviation of the differences, and half of the interval's width."""
+    """Mean and sample std of the differences, and half of the interval's width."""
 
     mean: float
-    deviation: float
+    std: float
     margin: float
 
 
@@ -121,15 +121,15 @@ def _difference(values: list[float]) -> PairedDifference:
     mean = statistics.fmean(known) if known else math.nan
     if len(known) < 2:
         return PairedDifference(mean, math.nan, math.nan)
-    deviation = statistics.stdev(known)
-    margin = t_quantile(len(known) - 1) * deviation / math.sqrt(len(known))
-    return PairedDifference(mean, deviation, margin)
+    std = statistics.stdev(known)
+    margin = t_quantile(len(known) - 1) * std / math.sqrt(len(known))
+    return PairedDifference(mean, std, margin)
 
 
 def _shown(difference: PairedDifference) -> tuple[str, str]:
-    mean, deviation, margin = difference
+    mean, std, margin = difference
     if math.isnan(mean):
         return UNKNOWN, UNKNOWN
     if math.isnan(margin):
         return f"{mean:+.2f}", UNKNOWN
-    return f"{mean:+.2f} ± {deviation:.2f}", f"{mean - margin:+.2f} to {mean + margin:+.2f}"
+    return f"{mean:+.2f} ± {std:.2f}", f"{mean - margin:+.2f} to {mean + margin:+.2f}"

@@ -1,6 +1,6 @@
 """Figures of one run: accuracy, confusion, fusion, bound, time, loss.
 
-Each raises `NothingToDraw` where the run has nothing of it.
+Each raises `NothingToDraw` if the run lacks its numbers.
 """
 
 from typing import TYPE_CHECKING
@@ -67,7 +67,7 @@ def most_confused(counts: np.ndarray, most: int = 12) -> list[int]:
 
 
 def confusion(run: RunResult) -> Drawing:
-    """Who is taken for whom, among the classes that are confused most with each other."""
+    """Draw which classes are taken for which, among those confused most with each other."""
     counts = np.array(run.confusion, dtype=float)
     chosen = most_confused(counts) if len(counts) > 1 else []
     if not chosen:
@@ -109,7 +109,7 @@ def beta_per_layer(run: RunResult) -> Drawing:
     )
     task, last = recorded[-1]
     here = [layer for layer in layers if layer in last]
-    five, quarter, half, most, high = (
+    five, quarter, median_of_layer, three_quarters, high = (
         np.array([last[layer][q] for layer in here]) for q in ("5", "25", "50", "75", "95")
     )
 
@@ -120,8 +120,10 @@ def beta_per_layer(run: RunResult) -> Drawing:
         left.set(title="median β", xlabel="task", ylabel="layer")
         rows = [layers.index(layer) for layer in here]
         right.barh(rows, high - five, left=five, color=PALETTE[5], alpha=0.45, height=0.75, lw=0)
-        right.barh(rows, most - quarter, left=quarter, color=PALETTE[0], height=0.75, lw=0)
-        right.plot(half, rows, "|", color=PALETTE[4], markersize=9, markeredgewidth=2)
+        right.barh(
+            rows, three_quarters - quarter, left=quarter, color=PALETTE[0], height=0.75, lw=0
+        )
+        right.plot(median_of_layer, rows, "|", color=PALETTE[4], markersize=9, markeredgewidth=2)
         right.set(title=f"spread of β in task {task}", xlabel="β", xlim=(0, 0.5))
         right.set_ylim(len(layers) - 0.5, -0.5)
         right.set_yticks([])
@@ -129,7 +131,7 @@ def beta_per_layer(run: RunResult) -> Drawing:
     return Drawing(
         draw,
         f"Fusion coefficient β by layer and task. In task {task} the layers' medians lie "
-        f"between {half.min():.3f} and {half.max():.3f}.",
+        f"between {median_of_layer.min():.3f} and {median_of_layer.max():.3f}.",
         on_page=(5.4, 3.6),
     )
 
@@ -167,7 +169,7 @@ def _panels(panels: dict[str, dict[str, list[tuple[int, float]]]], label: str) -
     drawn = {title: lines for title, lines in panels.items() if any(lines.values())}
     if not drawn:
         raise NothingToDraw("the figure needs numbers of the fusion")
-    told = "; ".join(
+    in_words = "; ".join(
         f"{title} {name}".strip() + f" ends at {points[-1][1]:.3g}"
         for title, lines in drawn.items()
         for name, points in lines.items()
@@ -197,7 +199,7 @@ def _panels(panels: dict[str, dict[str, list[tuple[int, float]]]], label: str) -
 
     return Drawing(
         draw,
-        f"{label}: {told}.",
+        f"{label}: {in_words}.",
         on_page=(5.4, 0.5 + 1.3 * len(drawn)),
     )
 

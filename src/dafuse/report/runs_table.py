@@ -96,7 +96,7 @@ def _run_row(run: RunResult, recipes: Sequence[Recipe], numbers: Sequence[str]) 
         (f"unfinished: {run.mark}" if run.mark else "finished")
         + (", training replayed" if run.replayed else ""),
         *(show(Cell(found[key], float("nan")), COLUMNS[key]) for key in numbers),
-        *_told(expected),
+        *_expected(expected),
         _verified(found, expected),
         run.hash[:SHOWN_HASH] or UNKNOWN,
         origin.weights[:SHOWN_HASH] or UNKNOWN,
@@ -116,13 +116,13 @@ def _recipe_row(recipe: Recipe, numbers: Sequence[str]) -> list[str]:
         *(str(recipe.setting(key)) for key in ("backbone", "increment", "seed")),
         "not run",
         *[UNKNOWN] * len(numbers),
-        *_told(recipe.expected),
+        *_expected(recipe.expected),
         "no",
         *[UNKNOWN] * len(ORIGIN),
     ]
 
 
-def _told(expected: dict[str, Any]) -> tuple[str, str]:
+def _expected(expected: dict[str, Any]) -> tuple[str, str]:
     if "average" not in expected and "final" not in expected:
         return UNKNOWN, UNKNOWN
     numbers = (str(expected.get(key, UNKNOWN)) for key in ("average", "final"))

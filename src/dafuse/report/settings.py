@@ -60,7 +60,7 @@ def group_runs(runs: Iterable[RunResult]) -> list[SeedGroup]:
 
 
 def _names(runs: list[RunResult]) -> list[str]:
-    """A name for each run that no run with other settings has, without defaults where it can be."""
+    """Return names that no two settings share, without defaults if possible."""
     everything = [options_of(run) for run in runs]
     settings = [json.dumps(options, sort_keys=True) for options in everything]
     defaults = [flatten({"method": run.declared.defaults or {}}) for run in runs]
@@ -78,7 +78,7 @@ def _names(runs: list[RunResult]) -> list[str]:
 
 
 def _shared(names: list[str], settings: list[str]) -> dict[str, list[str]]:
-    """The names that stand for several settings, and which these are."""
+    """Return the names that stand for several settings, and these settings."""
     meant: defaultdict[str, list[str]] = defaultdict(list)
     for name, own in zip(names, settings, strict=True):
         if own not in meant[name]:
@@ -123,14 +123,14 @@ def _name(
 
 
 def options_of(run: RunResult) -> dict[str, Any]:
-    """All of the config but the seed and what cannot change a result."""
+    """Return the config without the seed and what cannot change a result."""
     ignored = ("seed", *NOT_IN_HASH)
-    told = {**run.config.flat(), "stream": run.config.stream}
-    return {key: value for key, value in told.items() if key not in ignored}
+    options = {**run.config.flat(), "stream": run.config.stream}
+    return {key: value for key, value in options.items() if key not in ignored}
 
 
 def differing_options(runs: Iterable[RunResult]) -> list[str]:
-    """In which the runs are not all equal, in the order of the configuration."""
+    """Return the options in which the runs differ, in the order of the configuration."""
     options = [options_of(run) for run in runs]
     keys = dict.fromkeys(key for own in options for key in own)
     return [key for key in keys if len({str(own.get(key)) for own in options}) > 1]
@@ -191,7 +191,7 @@ def changed_data(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def data_name(data: dict[str, Any]) -> str:
-    """The source's name, of one's own data with the file's or folder's, and changed options."""
+    """Return the source's name (with the file or folder of own data) and changed options."""
     changed = changed_data(data)
     places = [Path(str(changed.pop(key))).name for key in PLACES if key in changed]
     own = f" {places[0]}" if places and data["name"] in ("folder", "table", "arrays") else ""
@@ -207,29 +207,31 @@ def stream_name(run: RunResult) -> str:
 
 
 def comparable(runs: Iterable[RunResult]) -> bool:
-    """Whether accuracies compare: of one data set, stream and backbone."""
-    told = {(data_name(run.config.data), stream_name(run), run.config.backbone) for run in runs}
-    return len(told) <= 1
+    """Tell whether accuracies compare: one data set, stream and backbone."""
+    different = {
+        (data_name(run.config.data), stream_name(run), run.config.backbone) for run in runs
+    }
+    return len(different) <= 1
 
 
 def named(name: str, options: dict[str, Any]) -> str:
-    told = ", ".join(f"{key}={_spelled(value)}" for key, value in options.items())
-    return f"{name} ({told})" if told else name
+    spelled = ", ".join(f"{key}={_spelled(value)}" for key, value in options.items())
+    return f"{name} ({spelled})" if spelled else name
 
 
 def command_of(run: RunResult) -> str:
     """A command that makes this run again; it says what is not at its default."""
     data = run.config.data
-    said: dict[str, Any] = {"method": run.config.method}
-    said |= {f"method.{key}": value for key, value in changed_options(run).items()}
-    said |= {"data": data["name"]}
-    said |= {f"data.{key}": value for key, value in changed_data(data).items()}
+    options: dict[str, Any] = {"method": run.config.method}
+    options |= {f"method.{key}": value for key, value in changed_options(run).items()}
+    options |= {"data": data["name"]}
+    options |= {f"data.{key}": value for key, value in changed_data(data).items()}
     for key, value in run.config.everything.items():
         if key in ("method", "data", *NOT_IN_HASH):
             continue
         if key in ("increment", "seed") or value != getattr(USUAL, key, None):
-            said[key] = value
-    words = [f"--{key}={_spelled(value)}" for key, value in said.items()]
+            options[key] = value
+    words = [f"--{key}={_spelled(value)}" for key, value in options.items()]
     return shlex.join(["dafuse", "run", *words])
 
 
@@ -238,5 +240,5 @@ def _without_places(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(value: Any) -> str:
-    """As the command line reads it."""
+    """Return the value as the command line reads it."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -30,10 +30,10 @@ Grid = tuple[list[str], list[list[str]]]  # head and rows
 
 
 class Cell(NamedTuple):
-    """Mean and sample deviation over the runs that have a value; NaN where there is none."""
+    """Mean and sample std over the runs that have a value; NaN where there is none."""
 
     mean: float
-    deviation: float
+    std: float
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ def show(cell: Cell, column: Column) -> str:
     if math.isnan(cell.mean):
         return UNKNOWN
     text = column.show(cell.mean)
-    if math.isnan(cell.deviation) or not column.with_deviation:
+    if math.isnan(cell.std) or not column.with_std:
         return text
-    return f"{text} ± {column.show(cell.deviation)}"
+    return f"{text} ± {column.show(cell.std)}"
 
 
 def markdown(table: Table) -> str:

@@ -23,7 +23,7 @@ from dafuse.report.tables import UNKNOWN, Row, make_table, show
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST = 3  # points; of fewer the table says it all
+LEAST = 3  # points; for fewer, the table is enough
 LONGEST_NAME = 32
 MEMORY_HEAD = ("Method", "Runs", "Average", "Final", "Kept", "Kept a class")
 MARKERS = ("o", "s", "^", "D")
@@ -47,7 +47,7 @@ def efficiency(runs: Iterable[RunResult]) -> Drawing:
         raise NothingToDraw(f"the figure needs {LEAST} methods with both speeds on the same data")
     return Drawing(
         lambda figure, letters: _draw_speeds(figure, points, letters),
-        f"Average accuracy against speed: {'; '.join(map(_told, points))}.",
+        f"Average accuracy against speed: {'; '.join(map(_in_words, points))}.",
         on_page=(6.4, 4.2),
         height=5.2,
     )
@@ -75,9 +75,9 @@ def efficiency_caption(runs: list[RunResult]) -> str:
 
 
 def efficiency_points(runs: Iterable[RunResult]) -> list[SpeedPoint]:
-    """What can be drawn, or nothing where fewer than three have both speeds.
+    """Return what can be drawn: nothing if fewer than three have both speeds.
 
-    Nor where accuracies do not compare, as of several data sets or streams.
+    Also nothing if accuracies do not compare, as of several data sets or streams.
     """
     runs = list(runs)
     if not comparable(runs):
@@ -90,7 +90,7 @@ def efficiency_points(runs: Iterable[RunResult]) -> list[SpeedPoint]:
     return points if sum(point.trained for point in points) >= LEAST else []
 
 
-def _told(point: SpeedPoint) -> str:
+def _in_words(point: SpeedPoint) -> str:
     speed = f"{human_number(point.training)} images/s"
     training = speed if point.trained else "nothing after its first task"
     return (
@@ -150,7 +150,7 @@ def _short(name: str) -> str:
 
 
 def _limits(values: list[float], room: float = 1.0) -> tuple[float, float]:
-    """From the least to the greatest with room around, and at least a factor of two apart."""
+    """Return limits from min to max with room around, at least a factor of two apart."""
     low, high = min(values) / room, max(values) * room
     widen = math.sqrt(max(2 * low / high, 1.0))
     return low / widen, high * widen
@@ -174,9 +174,9 @@ class MemoryPoint(NamedTuple):
 
 
 def memory_rows(runs: Iterable[RunResult]) -> list[list[str]]:
-    """Rows under `MEMORY_HEAD`, those that keep least first.
+    """Return the rows under `MEMORY_HEAD`, the smallest first.
 
-    None of few settings, or of several data sets.
+    There are none for few settings, or for several data sets.
     """
     runs = list(runs)
     if len(memory_points(runs)) < LEAST:

@@ -37,10 +37,10 @@ LEAST = -SCALE  # the lowest possible familiarity
 
 @dataclass(frozen=True)
 class Calibration:
-    """The sharpness and how well it is known."""
+    """The sharpness (1 / temperature, the factor of the logits) and how well it is known."""
 
     images: int = 0  # held-out images in all lessons so far
-    sharpness: float = 1.0  # factor of the logits: 1 / temperature
+    sharpness: float = 1.0
     precision: float = 0.0  # of the sharpness: the evidence of the held-out images
 
 
