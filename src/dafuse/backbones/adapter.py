@@ -100,11 +100,11 @@ def adapter_beside(
 
 def layers_of(tensors: Mapping[str, Tensor], axis: int = 0) -> list[Layer]:
     """Return the tensors beside each block, over all stages; blocks are counted along ``axis``."""
-    found: list[Layer] = []
+    layers: list[Layer] = []
     for stage in _stages_in(tensors):
         named = (tensors[f"{stage}{kind}"].unbind(axis) for kind in KINDS)
-        found += [Layer(*of_layer) for of_layer in zip(*named, strict=True)]
-    return found
+        layers += [Layer(*of_layer) for of_layer in zip(*named, strict=True)]
+    return layers
 
 
 def up_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -114,8 +114,8 @@ def up_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
 
 def _stages_in(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the prefixes before "up.weight" in the names: "" alone, or "stages.0." and so on."""
-    found = (name.removesuffix("up.weight") for name in tensors if name.endswith("up.weight"))
-    return sorted(found, key=lambda stage: (len(stage), stage))
+    prefixes = (name.removesuffix("up.weight") for name in tensors if name.endswith("up.weight"))
+    return sorted(prefixes, key=lambda stage: (len(stage), stage))
 
 
 class _Stack(nn.Module):

@@ -90,8 +90,8 @@ class AnyTimm(Network):
         if attached is not None:
             raise TypeError(f"nothing can be attached to {self.tag}")
         more = {"return_prefix_tokens": True} if self._has_prefix else {}
-        last, found = self.timm.forward_intermediates(images_B3HW, **more)
-        levels = [(positions_of(grid), cls) for grid, cls in map(self._grid_and_cls, found)]
+        last, outputs = self.timm.forward_intermediates(images_B3HW, **more)
+        levels = [(positions_of(grid), cls) for grid, cls in map(self._grid_and_cls, outputs)]
         return NetworkOutput(levels, self.pool(last))
 
     def pool(self, last: Tensor) -> Tensor:

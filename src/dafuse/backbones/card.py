@@ -120,9 +120,11 @@ def read_properties(properties: Mapping[str, str], file: object) -> dict[str, An
 def read_preprocessing(looks: Mapping[str, Any]) -> Preprocessing:
     """Undo `asdict`; raise ValueError or TypeError if the values are impossible."""
     require_shape(looks, LOOKS)
-    found = Preprocessing(**{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])})
-    require_possible(found)
-    return found
+    preprocessing = Preprocessing(
+        **{**looks, "mean": tuple(looks["mean"]), "std": tuple(looks["std"])}
+    )
+    require_possible(preprocessing)
+    return preprocessing
 
 
 def require_possible(looks: Preprocessing) -> None:
@@ -167,8 +169,8 @@ def is_sealed_onnx(file: Path) -> bool:
 def files_beside(file: Path) -> list[str]:
     """Return the names of files with the graph's weights, which its seal does not cover."""
     with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
-        found = {match[2][: match[1][0]] for match in re.finditer(LOCATION, content)}
-    return sorted(name.decode(errors="replace") for name in found)
+        names = {match[2][: match[1][0]] for match in re.finditer(LOCATION, content)}
+    return sorted(name.decode(errors="replace") for name in names)
 
 
 def _seals(file: Path) -> tuple[bytes, bytes]:

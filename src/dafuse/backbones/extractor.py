@@ -116,8 +116,8 @@ class Extractor:
             batch: images that are decoded and computed together
             progress: counts each image
         """
-        given = as_list(images)
-        rows = require_read(given, self.each_features(given, depths, batch, progress))
+        sources = as_list(images)
+        rows = require_read(sources, self.each_features(sources, depths, batch, progress))
         return np.stack(rows) if rows else np.zeros((0, self.width_at(depths)), np.float32)
 
     def each_features(
@@ -135,8 +135,8 @@ class Extractor:
 
         cut = self.preprocessing.centre_square
         with (progress or Progress()).bar("features", len(images)) as bar:
-            for found in in_parts(images, batch, compute, cut, self.threads):
-                yield found
+            for result in in_parts(images, batch, compute, cut, self.threads):
+                yield result
                 bar.advance()
 
     def encode(self, squares_B3SS: np.ndarray, depths: Depths = "moments") -> np.ndarray:
@@ -184,11 +184,11 @@ def open_session(
     require_device(device)
     require_sealed_onnx(path)
     _require_inside(path, with_files)
-    there = get_available_providers()
+    available = get_available_providers()
     if device == "auto":
-        device = "cuda" if PROVIDERS["cuda"][0] in there else "cpu"
+        device = "cuda" if PROVIDERS["cuda"][0] in available else "cpu"
     provider, package = PROVIDERS[device]
-    if provider not in there:
+    if provider not in available:
         how = f"pip install {package}" if package else "it needs a Mac"
         raise DafuseError(f"onnxruntime has no {device} here: {how}, or leave out --device")
     options = SessionOptions()
@@ -212,16 +212,16 @@ def computed(
 ) -> list[np.ndarray]:
     """Return these outputs for a batch, each float32 and of this shape for every image."""
     try:
-        found = session.run(list(wanted), {INPUT: squares_B3SS})
+        outputs = session.run(list(wanted), {INPUT: squares_B3SS})
     except Exception as error:  # onnxruntime has an error class for each failure
         if isinstance(error, MemoryError):
             raise
         raise DafuseError(f"onnxruntime cannot run {file}: {_in_a_line(error)}") from None
-    for (name, shape), array in zip(wanted.items(), found, strict=True):
+    for (name, shape), array in zip(wanted.items(), outputs, strict=True):
         expected = (len(squares_B3SS), *shape)
         if getattr(array, "shape", None) != expected or array.dtype != np.float32:
             raise DafuseError(f"{file} is damaged: its {name} are not as it declares")
-    return found
+    return outputs
 
 
 def _in_a_line(error: Exception) -> str:

@@ -138,10 +138,10 @@ def _point_into(graph: "GraphProto", file: Path) -> None:
     constants: dict[str, TensorProto] = {}
     casts: list[NodeProto] = []
     for constant in graph.initializer:
-        found = stored.get(_value(numpy_helper.to_array(constant)))
-        if found is not None:
-            constants[found.name] = _external(found, file)
-            casts += _as_float32(found, constant.name)
+        tensor = stored.get(_value(numpy_helper.to_array(constant)))
+        if tensor is not None:
+            constants[tensor.name] = _external(tensor, file)
+            casts += _as_float32(tensor, constant.name)
         elif constant.ByteSize() <= SMALL:
             constants[constant.name] = constant
         else:
@@ -156,7 +156,7 @@ def _stored_by_value(file: Path) -> dict[Any, _Stored]:
     """Return each tensor of the file, and each matrix's transpose, by its values as float32."""
     data = file.read_bytes()
     begin = 8 + int.from_bytes(data[:8], "little")  # the length of the JSON text that follows
-    found: dict[Any, _Stored] = {}
+    by_value: dict[Any, _Stored] = {}
     for name, about in json.loads(data[8:begin]).items():
         if name == "__metadata__":
             continue
@@ -165,10 +165,10 @@ def _stored_by_value(file: Path) -> dict[Any, _Stored]:
         start, end = (begin + offset for offset in about["data_offsets"])
         values = np.frombuffer(data[start:end], "<f2").astype(np.float32).reshape(about["shape"])
         tensor = _Stored(name, about["shape"], start, end - start)
-        found[_value(values)] = tensor
+        by_value[_value(values)] = tensor
         if values.ndim == 2:
-            found.setdefault(_value(values.T), tensor._replace(transposed=True))
-    return found
+            by_value.setdefault(_value(values.T), tensor._replace(transposed=True))
+    return by_value
 
 
 def _value(values: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
@@ -241,11 +241,11 @@ def require_exportable(network: Network, file: Path) -> None:
 def _largest_difference(content: bytes, network: Network) -> float:
     """Return the max difference between onnxruntime's and torch's features, over a typical one."""
     pixels_N3SS = made_up(network.preprocessing.size)
-    found = session_of(content).run(list(DEPTHS), {INPUT: pixels_N3SS})
+    outputs = session_of(content).run(list(DEPTHS), {INPUT: pixels_N3SS})
     with torch.no_grad():
         expected = AllDepths(network).eval()(torch.from_numpy(pixels_N3SS))
     differences = []
-    for depths, ours_NF in zip(DEPTHS, found, strict=True):
+    for depths, ours_NF in zip(DEPTHS, outputs, strict=True):
         theirs_NF = expected[depths].numpy()
         typical = max(1.0, float(np.sqrt(np.mean(theirs_NF**2))))
         differences.append(float(np.abs(ours_NF - theirs_NF).max()) / typical)

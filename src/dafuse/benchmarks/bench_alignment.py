@@ -139,22 +139,24 @@ def _measure(setting: Setting, sizes: AlignmentSizes) -> list[BenchRow]:
     variants = {"published": published, "own": own}
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive(SEED, "published"))
-        found = setting.alternate(variants, "alignment", warm_up=("own",), most=rounds)
+        measured = setting.alternate(variants, "alignment", warm_up=("own",), most=rounds)
     last["published"] = last["published"][sizes.epochs - 1 :]  # empty before the last epoch
     scored = {name: Measured([world.accuracy(r) for r in rows]) for name, rows in last.items()}
-    return _rows(sizes, found, scored, None if setting.quick else GOAL)
+    return _rows(sizes, measured, scored, None if setting.quick else GOAL)
 
 
 def _rows(
     sizes: AlignmentSizes,
-    found: dict[str, Measured],
+    measured: dict[str, Measured],
     scored: dict[str, Measured],
     goal: Goal | None,
 ) -> list[BenchRow]:
     base = "the published way"
     rows = [
-        compared(f"{base}, an epoch", "s", found["published"]),
-        compared("dafuse, an epoch", "s", found["own"], (base, found["published"]), goal=goal),
+        compared(f"{base}, an epoch", "s", measured["published"]),
+        compared(
+            "dafuse, an epoch", "s", measured["own"], (base, measured["published"]), goal=goal
+        ),
     ]
     tested = f"{sizes.classes * TESTED} held-out features, {sizes.epochs} epochs"
     against = base, Measured(scored["published"].values * len(scored["own"].values))

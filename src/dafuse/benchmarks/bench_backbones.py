@@ -37,13 +37,13 @@ def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> li
     with tempfile.TemporaryDirectory() as folder:
         eyes = {tag: open_eye(tag, Path(folder) / f"{n}.onnx") for n, tag in enumerate(tags)}
         measures = {tag: partial(_milliseconds, eye) for tag, eye in eyes.items()}
-        found = setting.alternate(measures, "backbones", warm_up=tags)
-    before = "version 1 of the embedded network", found[COMPACT_V1]
+        measured = setting.alternate(measures, "backbones", warm_up=tags)
+    before = "version 1 of the embedded network", measured[COMPACT_V1]
     return [
         compared(
             f"{tag}, {eyes[tag].pixels} px",
             "ms/image",
-            found[tag],
+            measured[tag],
             before if tag != COMPACT_V1 else None,
             "share",
             GOAL if tag == COMPACT and not setting.quick else None,

@@ -65,15 +65,15 @@ def _measure(setting: Setting, sizes: StepSizes) -> list[BenchRow]:
         variants[name] = _learning(trainer, stream, sizes)
         variants[f"{name} training"] = partial(_training_seconds, trainer)
     with _threads(sizes.threads):
-        found = setting.alternate(variants, "learning step", tuple(trainers), rounds)
+        measured = setting.alternate(variants, "learning step", tuple(trainers), rounds)
     labels = {"plain": "the plain loop", "own": "dafuse", "compiled": "dafuse, compiled"}
     rows = []
     for part, what in (("", "the whole step"), (" training", "its training")):
         for name in trainers:
-            base = None if name == "plain" else (labels["plain"], found[f"plain{part}"])
+            base = None if name == "plain" else (labels["plain"], measured[f"plain{part}"])
             label = f"{labels[name]}, {what}"
             note = "" if part else f"{CLASSES * sizes.per_class} images, {sizes.epochs} epochs"
-            rows.append(compared(label, "s", found[f"{name}{part}"], base, note=note))
+            rows.append(compared(label, "s", measured[f"{name}{part}"], base, note=note))
     return rows
 
 

@@ -54,16 +54,16 @@ def _measure(setting: Setting, sizes: FisherSizes, tag: str) -> list[BenchRow]:
         return trainer.seconds["train"]
 
     variants = {"train": train, "fisher": lambda: trainer.seconds["fisher"]}
-    found = setting.alternate(variants, f"fisher {short(tag)}", warm_up=("train",))
+    measured = setting.alternate(variants, f"fisher {short(tag)}", warm_up=("train",))
     training = f"training, {sizes.epochs} epochs"
     goal = GOAL if sizes.epochs == 20 else None
     return [
-        compared(training, "s", found["train"], note=f"{CLASSES * sizes.per_class} images"),
+        compared(training, "s", measured["train"], note=f"{CLASSES * sizes.per_class} images"),
         compared(
             "gradient and Fisher",
             "s",
-            found["fisher"],
-            ("training", found["train"]),
+            measured["fisher"],
+            ("training", measured["train"]),
             "share",
             goal,
             "exact per sample",

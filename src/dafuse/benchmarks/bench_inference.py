@@ -75,8 +75,8 @@ def _measure(
         if bank and batch == max(sizes.batches):
             measures["bank"] = partial(_rate, trainer, images_B3SS[: sizes.asked], bank, 1)
         label = f"batch {batch}"
-        found = setting.alternate(measures, label, warm_up=tuple(measures))
-        rows += _rows(label, found, len(bank), None if setting.quick else GOAL)
+        measured = setting.alternate(measures, label, warm_up=tuple(measures))
+        rows += _rows(label, measured, len(bank), None if setting.quick else GOAL)
     return rows
 
 
@@ -93,16 +93,16 @@ def _rate(
 
 
 def _rows(
-    label: str, found: dict[str, Measured], adapters: int, goal: Goal | None
+    label: str, measured: dict[str, Measured], adapters: int, goal: Goal | None
 ) -> list[BenchRow]:
-    bare = "the bare network", found["bare"]
+    bare = "the bare network", measured["bare"]
     rows = [
-        compared(f"{label}, bare network", "images/s", found["bare"]),
-        compared(f"{label}, global adapter", "images/s", found["adapter"], bare, goal=goal),
+        compared(f"{label}, bare network", "images/s", measured["bare"]),
+        compared(f"{label}, global adapter", "images/s", measured["adapter"], bare, goal=goal),
     ]
-    if "bank" in found:
+    if "bank" in measured:
         what = f"{label}, {adapters} task adapters"
         rows.append(
-            compared(what, "images/s", found["bank"], bare, note="every image, each adapter")
+            compared(what, "images/s", measured["bank"], bare, note="every image, each adapter")
         )
     return rows

@@ -84,14 +84,14 @@ def _lesson(setting: Setting, sizes: LessonSizes) -> list[BenchRow]:
         "empty": _learning(empty, task, trainer),
         "many": _learning(many, later, trainer),
     }
-    found = setting.alternate(variants, "lesson", tuple(variants), sizes.rounds)
-    alone = "the forward pass", found["forward"]
+    measured = setting.alternate(variants, "lesson", tuple(variants), sizes.rounds)
+    alone = "the forward pass", measured["forward"]
     goal = None if setting.quick else LESSON
     images = f"{len(task.train)} images"
     return [
-        compared("the forward pass alone", "s", found["forward"], note=images),
-        compared("lift, an empty model", "s", found["empty"], alone, "share", goal),
-        compared(f"lift, {sizes.known} classes known", "s", found["many"], alone, "share", goal),
+        compared("the forward pass alone", "s", measured["forward"], note=images),
+        compared("lift, an empty model", "s", measured["empty"], alone, "share", goal),
+        compared(f"lift, {sizes.known} classes known", "s", measured["many"], alone, "share", goal),
     ]
 
 
@@ -114,13 +114,15 @@ def _stream(setting: Setting, sizes: LessonSizes) -> list[BenchRow]:
         for task in tasks[:2]:
             method.learn(task)
     variants = {name: partial(learned, make) for name, make in made.items()}
-    found = setting.alternate(variants, "stream", most=sizes.stream_rounds)
+    measured = setting.alternate(variants, "stream", most=sizes.stream_rounds)
     goal = None if setting.quick else STREAM
     images = f"{sizes.tasks} tasks of {CLASSES} classes of {sizes.per_class_of_stream} images"
     note = f"{short(sizes.network)}, {images}"
     return [
-        compared("daf, the whole stream", "s", found["daf"], note=note),
-        compared("lift, the whole stream", "s", found["lift"], ("daf", found["daf"]), goal=goal),
+        compared("daf, the whole stream", "s", measured["daf"], note=note),
+        compared(
+            "lift, the whole stream", "s", measured["lift"], ("daf", measured["daf"]), goal=goal
+        ),
     ]
 
 

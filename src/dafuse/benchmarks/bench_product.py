@@ -79,10 +79,10 @@ def _cold(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
             used.append(memory)
             return seconds
 
-        found = setting.alternate({"predict": predict}, "predict")["predict"]
+        measured = setting.alternate({"predict": predict}, "predict")["predict"]
     goals = (None, None) if setting.quick else (COLD, MEMORY)
     return [
-        compared("dafuse predict", "s", found, goal=goals[0]),
+        compared("dafuse predict", "s", measured, goal=goals[0]),
         compared("dafuse predict, memory", "MB", Measured(used), goal=goals[1]),
     ]
 
@@ -105,14 +105,14 @@ def _lesson(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
                 return learn()
 
         variants: dict[str, Callable[[], float]] = {"plain": plain, "learn": learn, "busy": beside}
-        found = setting.alternate(variants, "lesson")
-    script, quiet = ("the plain script", found["plain"]), ("a quiet machine", found["learn"])
+        measured = setting.alternate(variants, "lesson")
+    script, quiet = ("the plain script", measured["plain"]), ("a quiet machine", measured["learn"])
     goals = (None, None) if setting.quick else (LESSON, BUSY)
     note = f"{CLASSES * sizes.per_class} images, {sizes.height} pixels high"
     return [
-        compared("features and class means", "s", found["plain"], note=note),
-        compared("dafuse learn", "s", found["learn"], script, "share", goals[0]),
-        compared("dafuse learn, 2 busy loops", "s", found["busy"], quiet, "share", goals[1]),
+        compared("features and class means", "s", measured["plain"], note=note),
+        compared("dafuse learn", "s", measured["learn"], script, "share", goals[0]),
+        compared("dafuse learn, 2 busy loops", "s", measured["busy"], quiet, "share", goals[1]),
     ]
 
 
@@ -129,10 +129,10 @@ def _many(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
             for images in (1, sizes.asked)
             for count in models
         }
-        found = setting.alternate(variants, "many classes")
+        measured = setting.alternate(variants, "many classes")
     goal, rows = None if setting.quick else MANY, []
     for images in (1, sizes.asked):
-        few, many = (found[f"{images} of {count}"] for count in models)
+        few, many = (measured[f"{images} of {count}"] for count in models)
         what, baseline = f"images: {images}, classes", (f"{sizes.few} classes", few)
         rows.append(compared(f"{what}: {sizes.few}", "s", few))
         rows.append(compared(f"{what}: {sizes.many}", "s", many, baseline, "share", goal))
@@ -172,7 +172,7 @@ def _process(*command: object) -> tuple[float, float]:
     """Return the seconds and the peak memory in MB of a command that must succeed."""
     launched = [sys.executable, "-c", LAUNCHER, *map(str, command)]
     done = subprocess.run(launched, capture_output=True, text=True, check=True)
-    code, seconds, kilobytes, said = json.loads(done.stdout)
+    code, seconds, kilobytes, errors = json.loads(done.stdout)
     if code:
-        raise DafuseError(f"{command[3]} failed: {said.strip()}")
+        raise DafuseError(f"{command[3]} failed: {errors.strip()}")
     return seconds, kilobytes * 1024 / 1e6

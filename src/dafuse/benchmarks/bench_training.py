@@ -96,15 +96,15 @@ def _measure(setting: Setting, sizes: TrainingSizes, tag: str) -> list[BenchRow]
         "floor": lambda: matmul.measure() / training_flops(vit.timm),
     }
     most = LARGE_ROUNDS if large else None
-    found = setting.alternate(variants, f"train {short(tag)}", ("own", "ready"), most)
-    return _rows(found, GOALS.get(tag, {}) if setting.on_gpu else {})
+    measured = setting.alternate(variants, f"train {short(tag)}", ("own", "ready"), most)
+    return _rows(measured, GOALS.get(tag, {}) if setting.on_gpu else {})
 
 
-def _rows(found: dict[str, Measured], goals: dict[str, Goal]) -> list[BenchRow]:
-    plain, floor = ("the plain loop", found["plain"]), ("the floor", found["floor"])
+def _rows(measured: dict[str, Measured], goals: dict[str, Goal]) -> list[BenchRow]:
+    plain, floor = ("the plain loop", measured["plain"]), ("the floor", measured["floor"])
 
     def row(what: str, key: str, **details: Any) -> BenchRow:
-        return compared(what, "images/s", found[key], **details)
+        return compared(what, "images/s", measured[key], **details)
 
     return [
         row("the plain loop", "plain", note="eager float32, Pillow in worker processes"),

@@ -94,21 +94,21 @@ def alternate(
 
     Variants that need warming up run once before, without being counted.
     """
-    found = {name: Measured() for name in variants}
+    measured = {name: Measured() for name in variants}
     for number in range(-1, rounds):
         for name, measure in variants.items():
-            if found[name].error or (number < 0 and name not in warm_up):
+            if measured[name].error or (number < 0 and name not in warm_up):
                 continue
             try:
                 value = float(measure())
             except Exception as error:  # the other variants are still worth measuring
-                found[name] = Measured(error=reason(error))
+                measured[name] = Measured(error=reason(error))
                 continue
             if number >= 0:
-                found[name].values.append(value)
+                measured[name].values.append(value)
             if bar is not None:
                 bar.advance(note=name)
-    return found
+    return measured
 
 
 def compared(

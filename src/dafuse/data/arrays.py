@@ -91,16 +91,16 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
     To test with, the training images will do where there are no others; that is said.
     """
     source = Path(file).expanduser()
-    found = _contents(source, [KEYS[:2]] if part == "train" else [KEYS[:2], KEYS[2:]])
-    has_train, has_test = (found.keys() >= set(keys) for keys in (KEYS[:2], KEYS[2:]))
-    tests = has_test and (len(found["test_images"]) or not has_train)
+    contents = _contents(source, [KEYS[:2]] if part == "train" else [KEYS[:2], KEYS[2:]])
+    has_train, has_test = (contents.keys() >= set(keys) for keys in (KEYS[:2], KEYS[2:]))
+    tests = has_test and (len(contents["test_images"]) or not has_train)
     key = "test" if part == "test" and tests else "train"
-    pixels = _pixels(found[f"{key}_images"], f"{key}_images")
-    labels = _labels(found[f"{key}_labels"], f"{key}_labels", len(pixels))
+    pixels = _pixels(contents[f"{key}_images"], f"{key}_images")
+    labels = _labels(contents[f"{key}_labels"], f"{key}_labels", len(pixels))
     if not len(labels):
         raise DafuseError(f"{source} has no images: {key}_images is empty")
-    if labels.dtype.kind != "U" and "classes" in found:
-        classes = _names(found["classes"])
+    if labels.dtype.kind != "U" and "classes" in contents:
+        classes = _names(contents["classes"])
         _require_different(classes)
         names = [classes[label] for label in _numbered(labels, classes, f"{key}_labels")]
     else:
@@ -111,13 +111,13 @@ def arrays_part(file: str | Path, part: Part) -> Listed:
 
 def _contents(source: Path, needed: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Read the known arrays of an .npz, which must have all of one of these lists."""
-    there = names_in(source)
-    if not any(set(keys) <= set(there) for keys in needed):
-        raise _lacks(source, [key for key in needed[-1] if key not in there], there)
-    names = next((key for key in NAMES if key in there), None)
-    wanted = [key for key in KEYS if key in there]
-    found = read_npz(source, wanted if names is None else [*wanted, names])
-    return found if names is None else {**found, "classes": found.pop(names)}
+    names_there = names_in(source)
+    if not any(set(keys) <= set(names_there) for keys in needed):
+        raise _lacks(source, [key for key in needed[-1] if key not in names_there], names_there)
+    names = next((key for key in NAMES if key in names_there), None)
+    wanted = [key for key in KEYS if key in names_there]
+    contents = read_npz(source, wanted if names is None else [*wanted, names])
+    return contents if names is None else {**contents, "classes": contents.pop(names)}
 
 
 def _lacks(source: Path, missing: list[str], there: list[str]) -> DafuseError:
@@ -204,11 +204,11 @@ def read_npz(source: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
         entries = sum(_entries(archive, member, name) for name, member in members.items())
         size = sum(member.file_size for member in members.values()) + OF_AN_ENTRY * entries
         _require_size(size, on_disk)
-        found = {}
+        contents = {}
         for name, member in members.items():
             with archive.open(member) as file:
-                found[name] = npy.read_array(file, allow_pickle=False)
-        return found
+                contents[name] = npy.read_array(file, allow_pickle=False)
+        return contents
 
 
 @contextmanager

@@ -128,9 +128,9 @@ def tiny_imagenet(root: str | Path | None = None) -> Dataset:
 
 def _public_split(name: str, root: str | Path | None, check_counts: bool) -> Dataset:
     dataset, split = _tree(name, root), PUBLIC_SPLITS[name]
-    found = (len(dataset.classes), len(dataset.train), len(dataset.test))
-    if check_counts and found != (200, split.train, split.test):
-        seen = "{} classes, {} training and {} test images".format(*found)
+    counts = (len(dataset.classes), len(dataset.train), len(dataset.test))
+    if check_counts and counts != (200, split.train, split.test):
+        seen = "{} classes, {} training and {} test images".format(*counts)
         expected = f"200, {split.train} and {split.test} of {split.archive} (md5 {split.md5})"
         raise _wrong_counts(name, seen, expected, data_root(root))
     return dataset
@@ -150,8 +150,8 @@ def _wrong_counts(name: str, seen: str, expected: str, base: Path) -> DafuseErro
     unless = (
         "" if name == "tiny-imagenet" else ", or say --data.check_counts false to take it as it is"
     )
-    found = f"{name} in {base} is not the usual one: it has {seen}, expected {expected}"
-    return DafuseError(f"{found}: unpack it again{unless}")
+    problem = f"{name} in {base} is not the usual one: it has {seen}, expected {expected}"
+    return DafuseError(f"{problem}: unpack it again{unless}")
 
 
 def _has_tree(top: Path) -> bool:

@@ -91,12 +91,12 @@ def _of_parquet(source: Path, wanted: Sequence[str]) -> Columns:
         with parquet.ParquetFile(source) as file:
             names = list(file.schema_arrow.names)
             _require_once(source, names, wanted)
-            there = [name for name in wanted if name in names]
-            text = [name for name in there if _is_text(file.schema_arrow, name)]
-            _require_size(file.metadata, there, source.stat().st_size)
+            present = [name for name in wanted if name in names]
+            text = [name for name in present if _is_text(file.schema_arrow, name)]
+            _require_size(file.metadata, present, source.stat().st_size)
         # a text that stands in many rows is read once
         with parquet.ParquetFile(source, read_dictionary=text) as file:
-            return Columns(names, _texts_of(file, there, source.stat().st_size))
+            return Columns(names, _texts_of(file, present, source.stat().st_size))
     except DafuseError:
         raise
     except Exception as error:  # damaged files make pyarrow raise almost anything

@@ -141,10 +141,10 @@ def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
     paths = _listed(top)
     class_folders, beside = _folders(paths), _images(paths)
     if not class_folders:
-        found = "there are only other files in it" if paths else "it is empty"
-        found = "its images lie directly in it" if beside else found
+        instead = "there are only other files in it" if paths else "it is empty"
+        instead = "its images lie directly in it" if beside else instead
         raise DafuseError(
-            f"no class folder in {top}, {found}: "
+            f"no class folder in {top}, {instead}: "
             "put the images of each class into a folder named after the class"
         )
     skipped = [Skipped(str(path), "lies in no class folder") for path in beside]
@@ -182,8 +182,8 @@ def _hidden(paths: list[Path]) -> list[Skipped]:
 
 def _images(paths: list[Path]) -> list[Path]:
     """Return the files that people would call images, whether or not they can be read here."""
-    found = [path for path in paths if not path.name.startswith(".")]
-    return [path for path in found if looks_like_an_image(path.name) and path.is_file()]
+    visible = [path for path in paths if not path.name.startswith(".")]
+    return [path for path in visible if looks_like_an_image(path.name) and path.is_file()]
 
 
 def _flatten(files: dict[str, list[Path]], classes: list[str]) -> tuple[list[Path], np.ndarray]:
@@ -210,16 +210,16 @@ def images_below(
     met.setdefault(real_top, top)
     images: list[Path] = []
     others: list[Skipped] = []
-    for here, below, names in os.walk(top, onerror=unreadable, followlinks=True):
+    for folder_path, below, names in os.walk(top, onerror=unreadable, followlinks=True):
         entered = []
-        for path in (Path(here, name) for name in sorted(below)):
+        for path in (Path(folder_path, name) for name in sorted(below)):
             why = why_not_entered(path, real_top, met, away)
             if why is None:
                 entered.append(path.name)
             elif why != AGAIN:
                 others.append(Skipped(str(path), why))
         below[:] = entered
-        for path in (Path(here, name) for name in names):
+        for path in (Path(folder_path, name) for name in names):
             if is_image(path.name):
                 images.append(path)
             elif not path.name.startswith(".") and path.name.lower() not in MADE_BY_THE_SYSTEM:

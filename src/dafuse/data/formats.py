@@ -123,13 +123,13 @@ def why_unknown(start: bytes, name: str = "") -> str:
 @cache
 def load_plugins() -> int:
     """Let Pillow use every plug-in that is installed. Returns how many there are."""
-    found = [plugin for plugin in PLUGINS if _installed(plugin)]
-    for plugin in found:
+    installed = [plugin for plugin in PLUGINS if _installed(plugin)]
+    for plugin in installed:
         with suppress(ImportError):  # one that does not fit this machine: its files stay unknown
             module = import_module(plugin.module)
             if plugin.register is not None:
                 getattr(module, plugin.register)()
-    return len(found)
+    return len(installed)
 
 
 def _installed(plugin: Plugin) -> bool:

@@ -26,25 +26,25 @@ Item = Path | np.ndarray
 
 def kind_of(path: str | Path) -> str | None:
     """Return the kind of source at the path; None if there is none."""
-    there = Path(path).expanduser()
-    if there.is_dir():
+    source = Path(path).expanduser()
+    if source.is_dir():
         return "folder"
-    return KINDS.get(there.suffix.lower()) if there.is_file() else None
+    return KINDS.get(source.suffix.lower()) if source.is_file() else None
 
 
 def part_of(path: str | Path, part: Part) -> Listed:
     """Return the training or the test images of a source; all of them if it is not split."""
-    there, kind = Path(path).expanduser(), kind_of(path)
+    source, kind = Path(path).expanduser(), kind_of(path)
     if kind == "folder":
-        return folder_part(there, part)
+        return folder_part(source, part)
     if kind == "table":
-        return table_part(there, part)
+        return table_part(source, part)
     if kind == "arrays":
-        return arrays_part(there, part)
-    if not there.exists():
-        raise DafuseError(f"there is no folder {there}, nor a file: check the path")
-    what = "one image" if looks_like_an_image(there.name) else "none of these"
-    raise DafuseError(f"give {WANTED}; {there} is {what}")
+        return arrays_part(source, part)
+    if not source.exists():
+        raise DafuseError(f"there is no folder {source}, nor a file: check the path")
+    what = "one image" if looks_like_an_image(source.name) else "none of these"
+    raise DafuseError(f"give {WANTED}; {source} is {what}")
 
 
 def lesson_images(
@@ -63,20 +63,20 @@ def lesson_images(
         if not isinstance(images, str | Path):
             raise DafuseError("images need labels: a class name for each of them")
         return _lesson(part_of(images, "train"))
-    given = as_list(images)
+    items = as_list(images)
     if isinstance(labels, str | bytes):
         raise DafuseError(f"labels must be a list with a class name for each image, not {labels!r}")
     names = [_name(label, number) for number, label in enumerate(labels)]
-    if len(given) != len(names) or not names:
-        raise DafuseError(f"one label for each image is needed: {len(given)} and {len(names)}")
-    return _lesson(Listed([_item(image, number) for number, image in enumerate(given)], names, []))
+    if len(items) != len(names) or not names:
+        raise DafuseError(f"one label for each image is needed: {len(items)} and {len(names)}")
+    return _lesson(Listed([_item(image, number) for number, image in enumerate(items)], names, []))
 
 
 def images_to_test(source: str | Path) -> Dataset:
     """Return the test part of a source that has one, else all its images."""
-    found = part_of(source, "test")
-    label_of = {name: label for label, name in enumerate(dict.fromkeys(found.names))}
-    return _dataset(list(label_of), found, [label_of[name] for name in found.names])
+    listed = part_of(source, "test")
+    label_of = {name: label for label, name in enumerate(dict.fromkeys(listed.names))}
+    return _dataset(list(label_of), listed, [label_of[name] for name in listed.names])
 
 
 def is_missing(label: object) -> bool:
@@ -99,14 +99,14 @@ def _item(image: AnyImage, number: int) -> Item:
         raise DafuseError(f"image {number} cannot be read: {error}") from None
 
 
-def _lesson(found: Listed) -> Dataset:
+def _lesson(listed: Listed) -> Dataset:
     """Return the lesson of these images; refuse class names that no model takes."""
-    as_kept = {name: taught_name(name) for name in sorted(set(found.names))}
+    as_kept = {name: taught_name(name) for name in sorted(set(listed.names))}
     classes = sorted(set(as_kept.values()))
     check_class_names(classes, "the lesson")
-    _require_readable(found.items)
+    _require_readable(listed.items)
     label_of = {name: classes.index(kept) for name, kept in as_kept.items()}  # of each spelling
-    return _dataset(classes, found, [label_of[name] for name in found.names])
+    return _dataset(classes, listed, [label_of[name] for name in listed.names])
 
 
 def _require_readable(items: Sequence[Item] | np.ndarray) -> None:
@@ -125,7 +125,7 @@ def none_readable(skipped: Sequence[Skipped]) -> DafuseError:
     return DafuseError(f"none of the images can be read: {'; '.join(map(str, skipped[:3]))}")
 
 
-def _dataset(classes: list[str], found: Listed, labels: list[int]) -> Dataset:
-    everything = ImageSet(list(found.items), np.array(labels, dtype=np.int64))
+def _dataset(classes: list[str], listed: Listed, labels: list[int]) -> Dataset:
+    everything = ImageSet(list(listed.items), np.array(labels, dtype=np.int64))
     nothing = everything.take(np.zeros(0, dtype=np.int64))
-    return Dataset("lesson", classes, everything, nothing, skipped=found.skipped)
+    return Dataset("lesson", classes, everything, nothing, skipped=listed.skipped)

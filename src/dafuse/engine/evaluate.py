@@ -56,9 +56,9 @@ def evaluate(
         return [int(right[a:b].sum()) for a, b in pairwise(edges)]
 
     nothing = PredictedClasses(*np.zeros((3, 0), dtype=np.int64))
-    found = {name: _joined(part) for name, part in parts.items()}
-    first, *others = found or {"": nothing}
-    answers = found.get(first, nothing)
+    by_way = {name: _joined(part) for name, part in parts.items()}
+    first, *others = by_way or {"": nothing}
+    answers = by_way.get(first, nothing)
     check_finite(answers.confidence_N, "the probabilities of the test images")
     confusion = np.bincount(images.labels * seen + answers.predicted_N, minlength=seen * seen)
     right_N = answers.predicted_N == images.labels
@@ -67,9 +67,9 @@ def evaluate(
         correct(answers.predicted_then_N),
         total=[len(test) for test in tests],
         confusion=confusion.reshape(seen, seen),
-        calibration_error=calibration_error(answers.confidence_N, right_N) if found else None,
+        calibration_error=calibration_error(answers.confidence_N, right_N) if by_way else None,
         prediction=first,
-        others={name: correct(found[name].predicted_N) for name in others},
+        others={name: correct(by_way[name].predicted_N) for name in others},
     )
 
 

@@ -88,8 +88,10 @@ class Forward:
         count, copies = len(images_B3SS), attached.copies if attached is not None else 1
         if copies > 1 and count > (most := max(1, self.at_once // copies)):
             starts = range(0, count, most)
-            given = [None if prompts is None else prompts[at : at + most] for at in starts]
-            parts = zip(images_B3SS.split(most), given, strict=True)
+            prompts_of_parts = [
+                None if prompts is None else prompts[at : at + most] for at in starts
+            ]
+            parts = zip(images_B3SS.split(most), prompts_of_parts, strict=True)
             return torch.cat([self(x, attached, network, depths, p) for x, p in parts])
         with self._fabric.autocast():
             if self.compiles and (attached is None or attached.compiles):

@@ -19,8 +19,8 @@ PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow")
 
 
 def versions() -> dict[str, str]:
-    found = {"dafuse": dafuse.__version__, "python": platform.python_version()}
-    return found | {package: version(package) for package in PACKAGES}
+    installed = {"dafuse": dafuse.__version__, "python": platform.python_version()}
+    return installed | {package: version(package) for package in PACKAGES}
 
 
 def compared_inputs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:

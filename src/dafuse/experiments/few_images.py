@@ -73,14 +73,14 @@ def cell(train: Features, test: Features, last: slice, lift: Lift) -> dict[str, 
         last: the columns of the last block's CLS token
         lift: the map from the features to those that `lift` sums
     """
-    found: dict[str, float | None] = {"nearest mean": _nearest_mean(train, test, last)}
+    accuracy: dict[str, float | None] = {"nearest mean": _nearest_mean(train, test, last)}
     plain = [feats[:, last].double().cpu().numpy() for feats in (train.feats_NF, test.feats_NF)]
     for name, fit in COMMON.items():
         predict = fit(plain[0], train.labels_N)
-        found[name] = predict and float((predict(plain[1]) == test.labels_N).mean())
+        accuracy[name] = predict and float((predict(plain[1]) == test.labels_N).mean())
     for name, head in HEADS.items():
-        found[name] = _lifted(train, test, lift, head)
-    return found
+        accuracy[name] = _lifted(train, test, lift, head)
+    return accuracy
 
 
 def _nearest_mean(train: Features, test: Features, last: slice) -> float:
@@ -110,14 +110,14 @@ def cells(
 ) -> list[Cell]:
     """Return the cells that the training images allow; one that takes all is drawn once."""
     counts_C = np.bincount(labels_N)
-    found = []
+    possible = []
     for count in classes:
         for each in images:
             enough = counts_C[counts_C >= each]
             if len(enough) >= count:
                 everything = len(enough) == count and enough.max() == each
-                found += [(count, each, seed) for seed in seeds[: 1 if everything else None]]
-    return found
+                possible += [(count, each, seed) for seed in seeds[: 1 if everything else None]]
+    return possible
 
 
 def draw(labels_N: np.ndarray, wanted: Cell) -> tuple[np.ndarray, np.ndarray]:
@@ -161,13 +161,13 @@ class FewImages:
 
     def state(self) -> str:
         try:
-            found = read_cells(self.folder)
+            results = read_cells(self.folder)
         except DafuseError:
             return "damaged"
-        if found is None:
+        if results is None:
             return "to do"
-        planned = set(self._cells(np.repeat(np.arange(len(found["counts"])), found["counts"])))
-        left = len(planned - _done(found))
+        planned = set(self._cells(np.repeat(np.arange(len(results["counts"])), results["counts"])))
+        left = len(planned - _done(results))
         return f"{len(planned) - left} of {len(planned)} cells" if left else "finished"
 
     def how(self) -> str:
@@ -185,7 +185,7 @@ class FewImages:
         with locked(self.folder / ".lock", self._refuse):
             bench = bench or prepare(self.config, progress)
             trainer = Trainer(bench.network, bench.loader, bench.fabric, self.config.seed, progress)
-            found = self._begun(provenance(bench.network, bench.loader, trainer.device), bench)
+            results = self._begun(provenance(bench.network, bench.loader, trainer.device), bench)
             dataset = bench.loader.dataset
             if len(np.unique(dataset.test.labels)) < len(dataset.classes):
                 raise DafuseError("some class has no test image, so nothing can be compared")
@@ -195,15 +195,15 @@ class FewImages:
                     f"the smallest cell needs {min(self.classes)} classes, but "
                     f"{dataset.name} has {len(dataset.classes)}: take data with more classes"
                 )
-            left = [one for one in wanted if one not in _done(found)]
+            left = [one for one in wanted if one not in _done(results)]
             if not left:
                 return
             train, test = self._features(trainer, bench)
             with progress.bar("cells", len(wanted)) as bar:
                 bar.advance(len(wanted) - len(left))
                 for one in _measured(bench.network, train, test, left):
-                    found["cells"].append(one)
-                    write_sealed(self.folder / FILE, found, self.folder)
+                    results["cells"].append(one)
+                    write_sealed(self.folder / FILE, results, self.folder)
                     note = f"{one['classes']} classes, {one['images']} images"
                     bar.advance(note=note)
 
@@ -212,8 +212,8 @@ class FewImages:
 
     def _begun(self, origin: dict[str, Any], bench: Bench) -> dict[str, Any]:
         """Return the results so far, if images and weights are the same, or an empty record."""
-        found = read_cells(self.folder)
-        if found is None:
+        results = read_cells(self.folder)
+        if results is None:
             counts = np.bincount(bench.loader.dataset.train.labels).tolist()
             return {
                 "format": FORMAT,
@@ -222,12 +222,12 @@ class FewImages:
                 "counts": counts,  # training images of each class
                 "cells": [],
             }
-        for what, before, now in compared_inputs(found["provenance"], origin):
+        for what, before, now in compared_inputs(results["provenance"], origin):
             if before != now:
                 raise DafuseError(
                     f"{self.folder} was measured with other {what}: delete it to measure again"
                 )
-        return found
+        return results
 
     def _features(self, trainer: Trainer, bench: Bench) -> tuple[Features, Features]:
         """Return the features of all training images, and of all test images."""
@@ -263,8 +263,8 @@ def _measured(
         }
 
 
-def _done(found: dict[str, Any]) -> set[Cell]:
-    return {(one["classes"], one["images"], one["seed"]) for one in found["cells"]}
+def _done(results: dict[str, Any]) -> set[Cell]:
+    return {(one["classes"], one["images"], one["seed"]) for one in results["cells"]}
 
 
 def _usual(option: str) -> Any:

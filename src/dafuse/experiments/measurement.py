@@ -46,12 +46,12 @@ class Measurement:
 
     def state(self) -> str:
         try:
-            found = _begun(self.folder, self.options)
+            results = _begun(self.folder, self.options)
         except DafuseError:
             return "damaged"
-        if found is None:
+        if results is None:
             return "to do"
-        done, planned = len(found["tasks"]), len(found["planned"])
+        done, planned = len(results["tasks"]), len(results["planned"])
         return "finished" if done == planned else f"{done} of {planned} tasks"
 
     def how(self) -> str:
@@ -59,13 +59,13 @@ class Measurement:
 
     def seconds_to_go(self) -> float | None:
         try:
-            found = _begun(self.folder, self.options)
+            results = _begun(self.folder, self.options)
         except DafuseError:
             return None
-        if found is None or not found["tasks"]:
+        if results is None or not results["tasks"]:
             return None
-        each = sum(task["seconds"] for task in found["tasks"]) / len(found["tasks"])
-        return each * (len(found["planned"]) - len(found["tasks"]))
+        each = sum(task["seconds"] for task in results["tasks"]) / len(results["tasks"])
+        return each * (len(results["planned"]) - len(results["tasks"]))
 
     def guessed(self, guess: Guess) -> float:
         """Return the seconds, if nothing has been measured yet."""
@@ -86,22 +86,22 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         trainer = Trainer(bench.network, bench.loader, fabric, config.seed, progress)
         origin = provenance(bench.network, bench.loader, trainer.device)
         require_same_inputs(replace(config, replay=str(folder.path)), origin)
-        found = _begun(folder.path, options)
-        if found is None and path.is_file():
+        results = _begun(folder.path, options)
+        if results is None and path.is_file():
             progress.say("replacing the measurements made here with other options")
-        found = found or {
+        results = results or {
             "format": FORMAT,
             "options": asdict(options),
             "planned": spread_tasks(len(stream), options.tasks),
             "provenance": origin,
             "tasks": [],
         }
-        done = {task["task"] for task in found["tasks"]}
-        left = [index for index in found["planned"] if index not in done]
+        done = {task["task"] for task in results["tasks"]}
+        left = [index for index in results["planned"] if index not in done]
         for task, method in _replayed(config, trainer, record, stream, left):
             progress.say(f"measuring task {task.number}/{len(stream)}")
-            found["tasks"].append(measure_task(trainer, task, method, options))
-            write_sealed(path, found, folder.path)
+            results["tasks"].append(measure_task(trainer, task, method, options))
+            write_sealed(path, results, folder.path)
     return path
 
 
@@ -116,8 +116,8 @@ def spread_tasks(count: int, wanted: int) -> list[int]:
 
 def _begun(folder: Path, options: MeasureOptions) -> dict[str, Any] | None:
     """Return the measurements already made with these options."""
-    found = read_measurement(folder)
-    return found if found is not None and found["options"] == asdict(options) else None
+    results = read_measurement(folder)
+    return results if results is not None and results["options"] == asdict(options) else None
 
 
 def _record_of(config: RunConfig) -> Path:

@@ -66,18 +66,18 @@ Row = list[str]
 def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return what was measured at a run's record so far, if anything."""
     path = Path(folder) / FILE
-    found = read_measured(path)
-    if found is None:
+    measurement = read_measured(path)
+    if measurement is None:
         return None
-    missing = {"options", "planned", "tasks"} - found.keys()
+    missing = {"options", "planned", "tasks"} - measurement.keys()
     if missing:
         raise DafuseError(f"{path} lacks {', '.join(sorted(missing))}; delete it to measure again")
     try:
-        require_shape(found, MEASURED)
-        _require_alike(found["tasks"])
+        require_shape(measurement, MEASURED)
+        _require_alike(measurement["tasks"])
     except ValueError as error:
         raise DafuseError(f"{path} is damaged: {error}; delete it to measure again") from None
-    return found
+    return measurement
 
 
 def _require_alike(tasks: list[dict[str, Any]]) -> None:
@@ -96,10 +96,10 @@ def read_measured(path: Path) -> dict[str, Any] | None:
     """Return the measurement in this file, if there is one; refuse one of another version."""
     if not path.is_file():
         return None
-    found = read_sealed(path, "delete it to measure again", path.parent)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    measurement = read_sealed(path, "delete it to measure again", path.parent)
+    if not isinstance(measurement, dict) or measurement.get("format") != FORMAT:
         raise DafuseError(f"{path} is not of this version of dafuse; delete it to measure again")
-    return found
+    return measurement
 
 
 def readable_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -119,24 +119,24 @@ def damages(folders: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
             yield str(error)
 
 
-def how_measured(found: dict[str, Any]) -> str:
+def how_measured(measurement: dict[str, Any]) -> str:
     """Say on what was measured, and what is missing."""
-    numbers = [str(task["task"] + 1) for task in found["tasks"]]
-    options = found["options"]
-    missing = len(found["planned"]) - len(numbers)
+    numbers = [str(task["task"] + 1) for task in measurement["tasks"]]
+    options = measurement["options"]
+    missing = len(measurement["planned"]) - len(numbers)
     return (
         f"Measured at the adapters of task{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}, "
         f"on at most {options['images']} training images of each, {options['probes']} vectors of "
         f"random signs and {options['coordinates']} exact entries for each tensor."
-        + (f" Missing: {missing} of {len(found['planned'])} tasks." if missing else "")
+        + (f" Missing: {missing} of {len(measurement['planned'])} tasks." if missing else "")
     )
 
 
-def agreement_rows(found: dict[str, Any]) -> list[Row]:
+def agreement_rows(measurement: dict[str, Any]) -> list[Row]:
     """Return the rows under `AGREEMENT`: mean over the tasks, and range if there are several."""
     rows = []
     for key, name in COMPARED.items():
-        parts = [task["agreement"][key] for task in found["tasks"]]
+        parts = [task["agreement"][key] for task in measurement["tasks"]]
         for part in parts[0] if parts else ():
             values = [numbers[part] for numbers in parts]
             rows.append(
@@ -153,9 +153,9 @@ def agreement_rows(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def path_rows(found: dict[str, Any]) -> tuple[Row, list[Row]]:
+def path_rows(measurement: dict[str, Any]) -> tuple[Row, list[Row]]:
     """Head and rows: what each parabola makes of the change of the loss from θ_t to θ*_t."""
-    paths = [(task["task"] + 1, task["path"]) for task in found["tasks"] if task["path"]]
+    paths = [(task["task"] + 1, task["path"]) for task in measurement["tasks"] if task["path"]]
     head = ["Task", "Loss at θ_t", "at θ*_t", *(f"by {MODELS[m]}" for m in list(MODELS)[1:])]
     rows = [
         [str(number), f"{path['true'][0]:.4g}", *(f"{path[model][-1]:.4g}" for model in MODELS)]
@@ -196,10 +196,10 @@ def loss_along_path(run: RunResult) -> Drawing:
 
 def fisher_against_hessian(run: RunResult) -> Drawing:
     """Entries of the last measured task: Fisher to the right, exact second derivative upwards."""
-    found = readable_measurement(run.folder)
-    if found is None or not found["tasks"]:
+    measurement = readable_measurement(run.folder)
+    if measurement is None or not measurement["tasks"]:
         raise NothingToDraw(f"{run.folder} has no {FILE} with a measured task")
-    task = found["tasks"][-1]
+    task = measurement["tasks"][-1]
     fisher, exact = task["sampled"]["fisher"], task["sampled"]["exact"]
     pairs = {
         tensor: [(f, h) for f, h in zip(fisher[tensor], exact[tensor], strict=True) if f and h]
@@ -214,9 +214,9 @@ def fisher_against_hessian(run: RunResult) -> Drawing:
         axes.set(xscale="log", yscale="log", xlabel="Fisher diagonal", ylabel="|Hessian diagonal|")
         for tensor, colour, marker in zip(pairs, PALETTE, MARKERS, strict=False):
             for positive, filling in ((True, "full"), (False, "none")):
-                here = [(f, abs(h)) for f, h in pairs[tensor] if (h > 0) == positive]
+                alike = [(f, abs(h)) for f, h in pairs[tensor] if (h > 0) == positive]
                 label = tensor if positive else ""
-                xs, ys = [f for f, _ in here], [h for _, h in here]
+                xs, ys = [f for f, _ in alike], [h for _, h in alike]
                 axes.plot(xs, ys, marker, color=colour, fillstyle=filling, label=label)
         everything = [pair for several in pairs.values() for pair in several]
         limits = [_decades([abs(pair[k]) for pair in everything]) for k in (0, 1)]
@@ -250,8 +250,8 @@ def _decades(sizes: list[float]) -> tuple[float, float]:
 
 def _paths(run: RunResult) -> list[tuple[int, dict[str, list[float]]]]:
     """Task number and path, of the first few and the last measured tasks that have one."""
-    found: dict[str, Any] = readable_measurement(run.folder) or {"tasks": []}
-    paths = [(task["task"] + 1, task["path"]) for task in found["tasks"] if task["path"]]
+    measurement: dict[str, Any] = readable_measurement(run.folder) or {"tasks": []}
+    paths = [(task["task"] + 1, task["path"]) for task in measurement["tasks"] if task["path"]]
     return paths if len(paths) <= MOST_PANELS else [*paths[: MOST_PANELS - 1], paths[-1]]
 
 

@@ -30,10 +30,10 @@ def read_cells(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     return read_measured(Path(folder) / FILE)
 
 
-def means(found: dict[str, Any]) -> Means:
+def means(results: dict[str, Any]) -> Means:
     """Return means over draws; NaN for a classifier without a number in a cell."""
     draws: dict[tuple[int, int], list[dict[str, float | None]]] = {}
-    for one in sorted(found["cells"], key=lambda one: (one["classes"], one["images"])):
+    for one in sorted(results["cells"], key=lambda one: (one["classes"], one["images"])):
         draws.setdefault((one["classes"], one["images"]), []).append(one["accuracy"])
     return {
         cell: {name: _mean([draw[name] for draw in several]) for name in several[0]}
@@ -51,11 +51,11 @@ def advantage(accuracy: dict[str, float]) -> float:
     return accuracy[OWN] - max(others, default=math.nan)
 
 
-def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return head and rows: one for each cell, then mean and min of the advantage."""
-    by_cell = means(found)
+    by_cell = means(results)
     counts: dict[tuple[int, int], int] = {}
-    for one in found["cells"]:
+    for one in results["cells"]:
         cell = one["classes"], one["images"]
         counts[cell] = counts.get(cell, 0) + 1
     names = list(next(iter(by_cell.values()), {}))
@@ -74,9 +74,9 @@ def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["Classes, images of each", "Draws", *names, DIFFERENCE], rows
 
 
-def figure(found: dict[str, Any]) -> Drawing:
+def figure(results: dict[str, Any]) -> Drawing:
     """Draw the advantage in each cell: classes down, images of each across."""
-    by_cell = means(found)
+    by_cell = means(results)
     classes, images = (sorted({cell[k] for cell in by_cell}) for k in (0, 1))
     if len(by_cell) < 2:
         raise NothingToDraw("the figure needs two measured cells")
@@ -95,15 +95,15 @@ def figure(found: dict[str, Any]) -> Drawing:
     return Drawing(draw)
 
 
-def write_cells(found: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
+def write_cells(results: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
     """Write the table (.md) and the figure (.png); return the lines to tell the user."""
     below = f"\nMissing: {missing}\n" if missing else ""
     note = "Accuracy in percent on all test images of the classes: means over draws.\n"
     markdown, image = (file.with_name(f"{file.name}.{ending}") for ending in ("md", "png"))
-    write_atomically(markdown, f"# {title}\n\n{note}\n{markdown_rows(*table(found))}{below}")
+    write_atomically(markdown, f"# {title}\n\n{note}\n{markdown_rows(*table(results))}{below}")
     lines = [f"table: {markdown}"]
     try:
-        figure(found).write_png(image)
+        figure(results).write_png(image)
         lines.append(f"figure: {image}")
     except NothingToDraw as why:
         lines.append(f"no figure: {why}")

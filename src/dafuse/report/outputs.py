@@ -37,15 +37,15 @@ def approximations_table(runs: Runs) -> str:
     """Return what was measured of DAF's approximations at these runs."""
     parts = []
     for run in runs:
-        if found := measured_approximations.readable_measurement(run.folder):
+        if measurement := measured_approximations.readable_measurement(run.folder):
             agreement = (
                 measured_approximations.AGREEMENT,
-                measured_approximations.agreement_rows(found),
+                measured_approximations.agreement_rows(measurement),
             )
-            in_words = f"{run.folder.name}: {measured_approximations.how_measured(found)}"
+            in_words = f"{run.folder.name}: {measured_approximations.how_measured(measurement)}"
             both = (
                 tables.markdown_rows(*t)
-                for t in (agreement, measured_approximations.path_rows(found))
+                for t in (agreement, measured_approximations.path_rows(measurement))
             )
             parts.append("\n".join([f"{in_words}\n", *both]))
     return "\n".join(parts)

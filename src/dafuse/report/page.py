@@ -217,7 +217,7 @@ def _drawn(anchor: str, make: Callable[[], Drawing], title: str, caption: str) -
 
 def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
     """What the page says about one run: its figures, times, bytes, skipped images and settings."""
-    found = measured_approximations.readable_measurement(run.folder)
+    measurement = measured_approximations.readable_measurement(run.folder)
     origin = {**run.provenance.everything, "config_hash": run.hash, "folder": str(run.folder)}
     return {
         "anchor": anchor,
@@ -231,14 +231,14 @@ def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
         ],
         "phases": _phases(run),
         "kept": _kept(run),
-        "measured": found
+        "measured": measurement
         and {
-            "how": measured_approximations.how_measured(found),
+            "how": measured_approximations.how_measured(measurement),
             "agreement": (
                 measured_approximations.AGREEMENT,
-                measured_approximations.agreement_rows(found),
+                measured_approximations.agreement_rows(measurement),
             ),
-            "path": measured_approximations.path_rows(found),
+            "path": measured_approximations.path_rows(measurement),
         },
         "settings": {
             name: [[key, str(value)] for key, value in flatten(tree).items()]

@@ -44,7 +44,7 @@ def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
     streams: dict[str, list[SeedGroup]] = {}
     for group in group_runs(runs):
         streams.setdefault(_stream(group.runs[0]), []).append(group)
-    found = []
+    pairs = []
     for groups in streams.values():
         candidates = [
             g for g in groups if g.runs[0].config.method == REFERENCE and g.runs[0].primary
@@ -53,8 +53,8 @@ def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
             continue
         reference = min(candidates, key=lambda group: len(changed_options(group.runs[0])))
         if len(_by_seed(reference)) > 1:
-            found += [_pairing(group, reference) for group in groups if group is not reference]
-    return found
+            pairs += [_pairing(group, reference) for group in groups if group is not reference]
+    return pairs
 
 
 def header() -> list[str]:
@@ -63,17 +63,17 @@ def header() -> list[str]:
     return ["Difference", "Pairs", *both, "Missing"]
 
 
-def plain_rows(found: Iterable[Pairing]) -> list[list[str]]:
+def plain_rows(pairs: Iterable[Pairing]) -> list[list[str]]:
     """Every row as readable text, under `header()`."""
     return [
         [
-            f"{one.name} less {one.reference}",
-            str(len(one.seeds)),
-            *(text for key in PAIRED for text in _shown(one.differences[key])),
-            "; ".join(f"{who}: {', '.join(map(str, s))}" for who, s in one.missing.items())
+            f"{pair.name} less {pair.reference}",
+            str(len(pair.seeds)),
+            *(text for key in PAIRED for text in _shown(pair.differences[key])),
+            "; ".join(f"{who}: {', '.join(map(str, s))}" for who, s in pair.missing.items())
             or "none",
         ]
-        for one in found
+        for pair in pairs
     ]
 
 

@@ -108,9 +108,9 @@ def beta_per_layer(run: RunResult) -> Drawing:
         [[beta[k]["50"] if k in beta else np.nan for _, beta in recorded] for k in layers]
     )
     task, last = recorded[-1]
-    here = [layer for layer in layers if layer in last]
+    fused = [layer for layer in layers if layer in last]
     five, quarter, median_of_layer, three_quarters, high = (
-        np.array([last[layer][q] for layer in here]) for q in ("5", "25", "50", "75", "95")
+        np.array([last[layer][q] for layer in fused]) for q in ("5", "25", "50", "75", "95")
     )
 
     def draw(figure: "Figure", _: float) -> None:
@@ -118,7 +118,7 @@ def beta_per_layer(run: RunResult) -> Drawing:
         heat_map(left, median, 0, 0.5, "")
         number_cells(left, layers, [t for t, _ in recorded])
         left.set(title="median β", xlabel="task", ylabel="layer")
-        rows = [layers.index(layer) for layer in here]
+        rows = [layers.index(layer) for layer in fused]
         right.barh(rows, high - five, left=five, color=PALETTE[5], alpha=0.45, height=0.75, lw=0)
         right.barh(
             rows, three_quarters - quarter, left=quarter, color=PALETTE[0], height=0.75, lw=0

@@ -116,11 +116,11 @@ def _draw_speeds(figure: "Figure", points: list[SpeedPoint], label_size: float) 
     slowest, fastest = _limits([point.inference for point in points])
     colours = LogNorm(slowest, fastest)
     for trained, marker in ((True, "o"), (False, ">")):
-        here = [point for point in points if point.trained == trained]
+        alike = [point for point in points if point.trained == trained]
         drawn = axes.scatter(
-            [point.training if trained else high for point in here],
-            [point.accuracy for point in here],
-            c=[point.inference for point in here],
+            [point.training if trained else high for point in alike],
+            [point.accuracy for point in alike],
+            c=[point.inference for point in alike],
             norm=colours,
             cmap=COLOURS,
             marker=marker,
@@ -160,10 +160,10 @@ def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
     """Round numbers from low to high for a logarithmic axis, at least two and better three."""
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8)):
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = [step * 10.0**k for k in decades for step in steps if low <= step * 10.0**k <= high]
-        if len(found) >= 3:
+        ticks = [step * 10.0**k for k in decades for step in steps if low <= step * 10.0**k <= high]
+        if len(ticks) >= 3:
             break
-    return found, [f"{value:g}" for value in found]
+    return ticks, [f"{value:g}" for value in ticks]
 
 
 class MemoryPoint(NamedTuple):
@@ -182,8 +182,8 @@ def memory_rows(runs: Iterable[RunResult]) -> list[list[str]]:
     if len(memory_points(runs)) < LEAST:
         return []
     classes = [group.runs[0].seen_classes[-1] for group in group_runs(runs)]
-    found = list(zip(make_table(runs).rows, classes, strict=True))
-    found.sort(key=lambda one: _bytes(one[0]) if not math.isnan(_bytes(one[0])) else math.inf)
+    by_row = list(zip(make_table(runs).rows, classes, strict=True))
+    by_row.sort(key=lambda one: _bytes(one[0]) if not math.isnan(_bytes(one[0])) else math.inf)
     return [
         [
             row.name,
@@ -191,7 +191,7 @@ def memory_rows(runs: Iterable[RunResult]) -> list[list[str]]:
             *(show(row.cells[key], COLUMNS[key]) for key in ("average", "final", "kept_bytes")),
             UNKNOWN if math.isnan(_bytes(row)) else human_bytes(_bytes(row) / known),
         ]
-        for row, known in found
+        for row, known in by_row
     ]
 
 
@@ -205,7 +205,7 @@ def memory_points(runs: Iterable[RunResult]) -> list[MemoryPoint]:
     table = make_table(runs).rows
     words = [[own[key] for key in varied if isinstance(own.get(key), str)] for own in settings]
     series = [", ".join(own) or row.name for own, row in zip(words, table, strict=True)]
-    found = []
+    points = []
     for name, own, row in zip(series, settings, table, strict=True):
         peers = [other for other, its in zip(settings, series, strict=True) if its == name]
         label = ", ".join(
@@ -215,8 +215,8 @@ def memory_points(runs: Iterable[RunResult]) -> list[MemoryPoint]:
         )
         kept, accuracy = _bytes(row), row.cells["average"].mean
         if kept > 0 and not math.isnan(accuracy):
-            found.append(MemoryPoint(name, label, kept, accuracy))
-    return found
+            points.append(MemoryPoint(name, label, kept, accuracy))
+    return points
 
 
 def memory(runs: Iterable[RunResult]) -> Drawing:

@@ -93,10 +93,10 @@ class TaughtSums:
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; options of one that trains are holdout, flip, epochs, lr."""
-        given = {name: value for name, value in lesson.options.items() if value is not None}
-        flip, new = given.pop("flip", True), len(lesson.names) - lesson.known
-        tunes = self._tunes(lesson, given)
-        holdout = given.pop("holdout", HELD_OUT)
+        options = {name: value for name, value in lesson.options.items() if value is not None}
+        flip, new = options.pop("flip", True), len(lesson.names) - lesson.known
+        tunes = self._tunes(lesson, options)
+        holdout = options.pop("holdout", HELD_OUT)
         loader, images = load_images(lesson, self.eye, flip)
         images = of_classes(images, 0, len(lesson.names))
         is_held_out = np.zeros(len(images), dtype=bool)
@@ -109,7 +109,7 @@ class TaughtSums:
         train = of_classes(images.take(~is_held_out), lesson.known, new)
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
         trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
-        method = self._method(trainer, given)
+        method = self._method(trainer, options)
         # without images to test on, choose as a benchmark run does
         method.teach(task, images, tried if len(tried) else None)
         self.tasks += new > 1
@@ -161,11 +161,13 @@ class TaughtSums:
         return self.eye.graph(method.depths, method.attached, method.hidden)
 
     def head(self) -> Head:
-        kept = {name.removeprefix(CLASSIFIER): one.numpy() for name, one in self.state.items()}
-        weights_CM, step_M = kept[self.weights], kept.get("weights.step")
+        classifier = {
+            name.removeprefix(CLASSIFIER): one.numpy() for name, one in self.state.items()
+        }
+        weights_CM, step_M = classifier[self.weights], classifier.get("weights.step")
         return Head(
             weights_CM,
-            kept.get("bias", np.zeros(len(weights_CM), np.float32)),
+            classifier.get("bias", np.zeros(len(weights_CM), np.float32)),
             step_M,
             bend=BEND / self.unit,
             sharpness=sharpness(len(weights_CM), self.temperature.value),
@@ -193,7 +195,7 @@ class TaughtSums:
         self.temperature = QuickTemperature.from_numbers(numbers)
         self.threshold = Threshold.from_numbers(numbers, len(arrays[PREDICT + "bias"]))
 
-    def _tunes(self, lesson: Lesson, given: dict[str, Any]) -> bool:
+    def _tunes(self, lesson: Lesson, options: dict[str, Any]) -> bool:
         """Tell whether this lesson trains an adapter; refuse options that do not fit."""
         tune = self.settings.get("tune", self.tunes)
         lessons = {"none": 0, "first": 1, "each": self.settings.get("tune_tasks", 0)}[tune]
@@ -204,7 +206,7 @@ class TaughtSums:
                 "more: teach two at once, or make a model that is not tuned"
             )
         tunes = self.tasks < lessons and new > 1
-        needless = given.keys() - ({"holdout"} if not self.leaves_out else set())
+        needless = options.keys() - ({"holdout"} if not self.leaves_out else set())
         if needless and not tunes:
             raise DafuseError(
                 f"{', '.join(sorted(needless))} applies only to lessons that train; this one by "
@@ -225,11 +227,11 @@ class TaughtSums:
         self.temperature = self.temperature.after(scores_NC / self.unit, labels_N)
         self.threshold = self.threshold.after(self.head().energies(scores_NC), classes)
 
-    def _method(self, trainer: Any = None, given: dict[str, Any] | None = None) -> Any:
+    def _method(self, trainer: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Return the benchmark's method with everything learned so far."""
         device = self.eye.fabric.device
         trainer = trainer or _Still(self.eye.network, device, self.seed)
-        method = type(self).made_of(trainer=trainer, **{**self.settings, **(given or {})})
+        method = type(self).made_of(trainer=trainer, **{**self.settings, **(options or {})})
         if self.state:
             method.load_state({name: one.to(device) for name, one in self.state.items()})
         return method
@@ -257,13 +259,13 @@ class TaughtSums:
 
     def _state_of(self, arrays: Arrays) -> dict[str, Tensor]:
         """Return the method's state. It copies, since arrays from a file may be read-only."""
-        found = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
+        state = {STATISTICS + name: array for name, array in under(CLASS, arrays).items()}
         for name, array in under(SHARED, arrays).items():
-            found[name if name.startswith(MODULES) else STATISTICS + name] = array
+            state[name if name.startswith(MODULES) else STATISTICS + name] = array
         own = {"weights": self.weights, "step": "weights.step"}
         for name, array in under(PREDICT, arrays).items():
-            found[CLASSIFIER + own.get(name, name)] = array
-        return {name: torch.from_numpy(array.copy()) for name, array in found.items()}
+            state[CLASSIFIER + own.get(name, name)] = array
+        return {name: torch.from_numpy(array.copy()) for name, array in state.items()}
 
 
 def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:

@@ -150,12 +150,12 @@ class TaughtDAF:
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; its options are holdout, flip, epochs, lr."""
-        given = {name: value for name, value in lesson.options.items() if value is not None}
-        holdout, flip = given.pop("holdout", HELD_OUT), given.pop("flip", True)
+        options = {name: value for name, value in lesson.options.items() if value is not None}
+        holdout, flip = options.pop("holdout", HELD_OUT), options.pop("flip", True)
         loader, images = load_images(lesson, self.eye, flip)
         split = self._split(lesson, images, holdout)
         trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
-        method = LessonsOfDAF(trainer=trainer, **{**self.settings, **given})
+        method = LessonsOfDAF(trainer=trainer, **{**self.settings, **options})
         if lesson.known:
             method.load_state({name: one.to(trainer.device) for name, one in self.state.items()})
             method.images = list(lesson.counts_C[: lesson.known])
@@ -199,10 +199,10 @@ class TaughtDAF:
         )
 
     def arrays(self) -> Arrays:
-        kept = {name: tensor.numpy() for name, tensor in self.state.items()}
-        modules = {name: array for name, array in kept.items() if name.startswith("modules/")}
+        state = {name: tensor.numpy() for name, tensor in self.state.items()}
+        modules = {name: array for name, array in state.items() if name.startswith("modules/")}
         return {
-            **named(CLASS, under(STATISTICS, kept)),
+            **named(CLASS, under(STATISTICS, state)),
             **named(SHARED, modules),
             **named(PREDICT, self.head().arrays()),
         }
@@ -216,13 +216,13 @@ class TaughtDAF:
         }
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
-        kept = {
+        state = {
             **named(STATISTICS, under(CLASS, arrays)),
             **under(SHARED, arrays),
             ROWS: arrays[PREDICT + "weights"],
         }
         # copies, since memory of a file may be read-only
-        self.state = {name: torch.from_numpy(array.copy()) for name, array in kept.items()}
+        self.state = {name: torch.from_numpy(array.copy()) for name, array in state.items()}
         self.tasks, self.threshold = int(numbers["tasks"]), numbers["threshold"]
         self.calibration = Calibration(
             int(numbers["held_out"]), numbers["sharpness"] / SCALE, numbers["precision"]

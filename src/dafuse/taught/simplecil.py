@@ -92,12 +92,12 @@ class TaughtSimpleCIL:
         )
 
     def arrays(self) -> Arrays:
-        kept = {"counts": self.counts_C, "sums": self.sums_CD}
-        return {**named(CLASS, kept), **named(PREDICT, self.head().arrays())}
+        records = {"counts": self.counts_C, "sums": self.sums_CD}
+        return {**named(CLASS, records), **named(PREDICT, self.head().arrays())}
 
     def numbers(self) -> Numbers:
-        found = {**self.temperature.numbers(), **self.threshold.numbers()}
-        return {**found, **self.head().numbers()}
+        fitted = {**self.temperature.numbers(), **self.threshold.numbers()}
+        return {**fitted, **self.head().numbers()}
 
     def load(self, arrays: Arrays, numbers: Numbers) -> None:
         records = under(CLASS, arrays)

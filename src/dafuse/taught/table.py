@@ -68,7 +68,7 @@ def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[T
     if entry.needs_torch:
         before_torch()
     try:
-        found: Any = getattr(import_module(f"dafuse.taught.{entry.module}"), entry.cls)
+        taught: Any = getattr(import_module(f"dafuse.taught.{entry.module}"), entry.cls)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dafuse"):
             raise
@@ -76,7 +76,7 @@ def find_taught(name: str, settings: Mapping[str, Any] | None = None) -> "type[T
         raise DafuseError(
             f"{what} needs {error.name}, which is not installed: pip install 'dafuse[torch]'"
         ) from None
-    return found
+    return taught
 
 
 def before_torch() -> None:
