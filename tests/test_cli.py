@@ -12,7 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from dafuse.commands.run import RECIPES, parse, read_recipe
+from dafuse.commands.recipes import RECIPES, read_recipe
+from dafuse.commands.run import parse
 from dafuse.engine.config import LATER
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults

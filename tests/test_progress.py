@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from dafuse.cli import COMMANDS
-from dafuse.commands.parsing import Parser
 from dafuse.engine.display import TerminalProgress
-from dafuse.errors import DafuseError, did_you_mean
+from dafuse.errors import did_you_mean
 from dafuse.progress import LineProgress
 
 
@@ -109,24 +108,3 @@ def test_what_was_likely_meant() -> None:
         "; did you mean vita, vitb?",
         "; did you mean vitb, vita?",
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            ["--epocs", "3"],
-            "unrecognized arguments: --epocs 3; see x --help; did you mean --epochs?",
-        ),
-        (["--epocs=3"], "did you mean --epochs?"),
-        (["--zzzz"], "unrecognized arguments: --zzzz; see x --help"),
-        (["--epochs", "many"], "argument --epochs: invalid int value: 'many'; see x --help"),
-    ],
-)
-def test_options_that_are_mistyped(arguments: list[str], expected: str) -> None:
-    parser = Parser(prog="x")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--recognise")
-    with pytest.raises(DafuseError) as caught:
-        parser.parse_args(arguments)
-    assert str(caught.value).endswith(expected)

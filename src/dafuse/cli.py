@@ -13,35 +13,38 @@ from dafuse import __version__
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.wording import shown
 
-COMMANDS = {  # name -> the module of dafuse.commands that has it, what it does
-    "learn": ("learn", "teach a model the classes of a folder; makes the model if need be"),
-    "predict": ("predict", "what images show: class names and probabilities"),
-    "evaluate": ("evaluate", "how well a model does on images of known classes"),
-    "serve": ("serve", "a page in the browser and an API, to ask a model and to teach it"),
-    "info": ("info", "a model's classes, sizes and history"),
-    "ledger": ("ledger", "everything a model keeps about its images, in words and bytes"),
-    "forget": ("forget", "remove classes from a model"),
-    "rename": ("rename", "give a class of a model another name"),
-    "undo": ("undo", "take back the last step of a model"),
-    "trim": ("trim", "delete old versions of a model"),
-    "merge": ("merge", "add up models that were taught apart"),
-    "export": ("export", "a model as one .onnx file that predicts elsewhere"),
-    "backbone": ("backbone", "a network as one .onnx file, to learn and predict without torch"),
-    "demo": ("demo", "teach, teach again, merge, evaluate, on drawn pictures: under a minute"),
-    "demo-research": ("demo_research", "DAF beside baselines on drawn characters: 3 minutes"),
-    "run": ("run", "learn a stream of tasks with one method, from options or a recipe"),
-    "experiment": ("experiment", "a table or figure of the paper: all its runs, then a report"),
-    "report": ("report", "tables and a page over finished (or unfinished) runs"),
-    "bench": ("bench", "speed and memory, beside what they are to be compared with"),
-    "list": ("listing", "what there is: methods, data, backbones, recipes, experiments"),
-    "doctor": ("doctor", "versions, devices, weights, data: what is here and what to do"),
+COMMANDS = {  # name -> module and function below dafuse.commands, what it does
+    "learn": ("learn.learn", "teach a model the classes of a folder; makes the model if need be"),
+    "predict": ("predict.predict", "what images show: class names and probabilities"),
+    "evaluate": ("evaluate.evaluate", "how well a model does on images of known classes"),
+    "serve": ("serve.serve", "a page in the browser and an API, to ask a model and to teach it"),
+    "info": ("info.info", "a model's classes, sizes and history"),
+    "ledger": ("info.ledger", "everything a model keeps about its images, in words and bytes"),
+    "forget": ("change.forget", "remove classes from a model"),
+    "rename": ("change.rename", "give a class of a model another name"),
+    "undo": ("change.undo", "take back the last step of a model"),
+    "trim": ("change.trim", "delete old versions of a model"),
+    "merge": ("merge.merge", "add up models that were taught apart"),
+    "export": ("export.export", "a model as one .onnx file that predicts elsewhere"),
+    "backbone": ("export.backbone", "a network as one .onnx file, to teach without torch"),
+    "demo": ("demo.demo", "teach, teach again, merge, evaluate, on drawn pictures: under a minute"),
+    "demo-research": ("demo_research.demo", "DAF beside baselines on drawn characters: 3 minutes"),
+    "run": ("run.main", "learn a stream of tasks with one method, from options or a recipe"),
+    "experiment": (
+        "experiment.experiment",
+        "a table or figure of the paper: runs, then a report",
+    ),
+    "report": ("report.report", "tables and a page over finished (or unfinished) runs"),
+    "bench": ("bench.bench", "speed and memory, beside what they are to be compared with"),
+    "list": ("listing.listing", "what there is: methods, data, backbones, recipes, experiments"),
+    "doctor": ("doctor.doctor", "versions, devices, weights, data: what is here and what to do"),
 }
 # BLAS threads wait for each other in a loop: beside two busy programs a lesson took 4 to 8 s with
 # two of them and 3.5 s with one; alone it takes 1.7 s with two and 1.9 s with one.
 ONE_BLAS_THREAD = ("learn", "predict", "evaluate", "serve", "merge", "forget", "demo")
 EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
-    "torch": "torch torchvision timm lightning_fabric onnxscript jsonargparse yaml matplotlib "
-    "scipy jinja2 psutil",
+    "torch": "torch torchvision timm lightning_fabric onnxscript yaml matplotlib scipy jinja2 "
+    "psutil",
     "serve": "fastapi uvicorn multipart python_multipart starlette pydantic prometheus_client",
     "sklearn": "sklearn",
     "tables": "pyarrow",
@@ -63,11 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
     told_to_end: list[int] = []
     try:
-        if command not in COMMANDS:
-            hint = did_you_mean(command, COMMANDS)
-            raise DafuseError(f"no command is called {command!r}; see dafuse --help{hint}")
         with _sigterm_as_ctrl_c(told_to_end):
-            import_module(f"dafuse.commands.{COMMANDS[command][0]}").main(rest)
+            start(command, rest)
     except DafuseError as error:
         print(shown(f"dafuse: {error}"), file=sys.stderr)
         sys.exit(2)
@@ -87,6 +87,21 @@ def main(arguments: list[str] | None = None) -> None:
         after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
         print(shown("dafuse: stopped" + (f"; {after}" if after else "")), file=sys.stderr)
         sys.exit(128 + (told_to_end[0] if told_to_end else signal.SIGINT))
+
+
+def start(command: str, arguments: list[str]) -> None:
+    """Call the function of a command, and import no other's."""
+    if command not in COMMANDS:
+        hint = did_you_mean(command, COMMANDS)
+        raise DafuseError(f"no command is called {command!r}; see dafuse --help{hint}")
+    module, _, name = COMMANDS[command][0].partition(".")
+    function = getattr(import_module(f"dafuse.commands.{module}"), name)
+    if name == "main":  # its options depend on what is asked for
+        function(arguments)
+    else:
+        from dafuse.commands.options import call
+
+        call(function, f"dafuse {command}", arguments)
 
 
 @contextmanager

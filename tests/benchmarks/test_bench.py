@@ -16,6 +16,7 @@ from dafuse.benchmarks.bench_training import MatmulRate, forward_flops, training
 from dafuse.benchmarks.plain_loop import plain_features
 from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, alternate, compared
 from dafuse.benchmarks.setting import DEIT_TINY, Setting, network, random_images
+from dafuse.cli import start
 from dafuse.errors import DafuseError
 from helpers.small_networks import small_vit
 
@@ -24,7 +25,10 @@ from helpers.small_networks import small_vit
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Everything, at the smallest sizes."""
     file = tmp_path_factory.mktemp("bench") / "bench.json"
-    command.main(["--quick", "--rounds", "2", "--device", "cpu", "--out", str(file)])
+    options = ["--quick", "--rounds", "2", "--device", "cpu", "--out", str(file)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dafuse", "bench", *options])
+        start("bench", options)
     return json.loads(file.read_text())
 
 
@@ -164,7 +168,7 @@ def test_a_part_that_fails_is_said_and_the_rest_goes_on(
     monkeypatch.setattr(memory, "parts", lambda setting: {"here": lambda: [row]})
     file = tmp_path / "bench.json"
     with pytest.raises(DafuseError, match="1 of 2 rows failed: on a GPU"):
-        command.main(["fisher", "memory", "--out", str(file)])
+        start("bench", ["fisher", "memory", "--out", str(file)])
     bad, good = json.loads(file.read_text())["rows"]
     assert bad["error"].startswith("device cuda")
     assert bad["value"] is None
@@ -195,4 +199,4 @@ def test_without_the_device_the_cpu_is_still_measured() -> None:
 )
 def test_bad_options_are_one_line(arguments: list[str], expected: str) -> None:
     with pytest.raises(DafuseError, match=expected):
-        command.main(arguments)
+        start("bench", arguments)

@@ -247,11 +247,11 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("learn other photos --method daf --holdout 2", "holdout must be"),
         ("learn other photos --method daf --epochs 0", "epochs must be at least 1"),
         ("learn other photos --method lfit", "; did you mean lift?"),
-        ("learn model photos --epocs 3", "unrecognized arguments: --epocs 3; see dafuse learn"),
+        ("learn model photos --epocs 3", "there is no option --epocs; see dafuse learn --help"),
         ("learn model photos --epocs 3", "did you mean --epochs?"),
         ("lern model photos", "no command is called 'lern'; see dafuse --help; did you mean lea"),
         ("forget model clas1", "did you mean class 1?"),
-        ("learn model", "the following arguments are required: source; see dafuse learn --help"),
+        ("learn model", "SOURCE is missing; see dafuse learn --help"),
         ("predict nowhere photos", "no model nowhere"),
         ("predict photos photos", "photos is not a dafuse model"),
         ("predict model empty", "no image in empty"),
@@ -263,7 +263,7 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("forget model dog", "no class is called 'dog'; there are class 0, class 1"),
         ("rename model dog cat", "no class is called 'dog'"),
         ("undo model", "nothing to undo"),
-        ("trim model", "the following arguments are required: --keep; see dafuse trim --help"),
+        ("trim model", "--keep is missing; see dafuse trim --help"),
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(

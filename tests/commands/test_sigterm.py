@@ -59,7 +59,7 @@ def test_what_a_caller_does_at_sigterm_stays(
     monkeypatch: pytest.MonkeyPatch, treated: signal.Handlers
 ) -> None:
     seen = []
-    command = SimpleNamespace(main=lambda rest: seen.append(signal.getsignal(signal.SIGTERM)))
+    command = SimpleNamespace(info=lambda: seen.append(signal.getsignal(signal.SIGTERM)))
     monkeypatch.setitem(sys.modules, "dafuse.commands.info", command)
     before = signal.signal(signal.SIGTERM, treated)
     try:
@@ -72,11 +72,15 @@ def test_what_a_caller_does_at_sigterm_stays(
 def test_commands_run_in_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the main thread may say what signals do."""
     seen = []
-    monkeypatch.setitem(sys.modules, "dafuse.commands.info", SimpleNamespace(main=seen.append))
+
+    def info(model: str, /) -> None:
+        seen.append(model)
+
+    monkeypatch.setitem(sys.modules, "dafuse.commands.info", SimpleNamespace(info=info))
     thread = threading.Thread(target=main, args=(["info", "model"],))
     thread.start()
     thread.join()
-    assert seen == [["model"]]
+    assert seen == ["model"]
 
 
 def test_a_process_that_was_forked_meanwhile_ends_without_a_word(
@@ -84,14 +88,14 @@ def test_a_process_that_was_forked_meanwhile_ends_without_a_word(
 ) -> None:
     ended = []
 
-    def fork(rest: list[str]) -> None:
+    def fork() -> None:
         child = os.fork()
         if not child:
             os.kill(os.getpid(), signal.SIGTERM)
             os._exit(1)
         ended.append(os.waitpid(child, 0)[1])
 
-    monkeypatch.setitem(sys.modules, "dafuse.commands.info", SimpleNamespace(main=fork))
+    monkeypatch.setitem(sys.modules, "dafuse.commands.info", SimpleNamespace(info=fork))
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         main(["info"])

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from dafuse.commands.experiment import main
+from dafuse.cli import start
 from dafuse.commands.run import parse
 from dafuse.engine.run import make_stream, resolved, run
 from dafuse.engine.trainer import Trainer
@@ -68,7 +68,7 @@ def test_runs_are_made_in_each_setting(
 ) -> None:
     """The same methods on every stream without tasks: a row and a line for each."""
     quick = ["--method.features=last", "--method.width=50"]
-    main(["streams", *quick, "--points", "3", "--visits", "2", *world[:6]])
+    start("experiment", ["streams", *quick, "--points", "3", "--visits", "2", *world[:6]])
     told = capsys.readouterr().out
     assert "missing" not in told
     text = Path("runs/streams-arrays.md").read_text()
@@ -103,7 +103,7 @@ def test_memory_sets_accuracy_against_bytes(
     )
     monkeypatch.setitem(EXPERIMENTS, "memory", replace(EXPERIMENTS["memory"], runs=runs))
     assert len(runs) == 4
-    main(["memory", *world[:6]])
+    start("experiment", ["memory", *world[:6]])
     head, _, *rows = Path("runs/memory-arrays.md").read_text().splitlines()[2:8]
     assert head == "| Method | Runs | Average | Final | Kept | Kept a class |"
     assert [row.split(" |")[0] for row in rows] == [  # those that keep least first
@@ -125,7 +125,7 @@ def test_closed_form_crosses_features_and_heads(
         or (options.get("features") in ("last", "top") and not options.get("width"))
     )
     monkeypatch.setitem(EXPERIMENTS, "closed-form", replace(EXPERIMENTS["closed-form"], runs=runs))
-    main(["closed-form", *world[:6]])
+    start("experiment", ["closed-form", *world[:6]])
     text = Path("runs/closed-form-arrays.md").read_text()
     assert "| lift, Average / Final: features, and head across | ridge | lda |" in text
     assert Path("runs/closed-form-arrays.png").read_bytes().startswith(b"\x89PNG")
@@ -134,7 +134,7 @@ def test_closed_form_crosses_features_and_heads(
 def test_a_dry_run_lists_and_computes_nothing(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["tiny", "--dry-run", *world])
+    start("experiment", ["tiny", "--dry-run", *world])
     told = capsys.readouterr().out
     assert "replays daf-arrays-seed1993" in told
     assert "2 runs: about " in told
@@ -149,7 +149,7 @@ def test_trains_once_replays_reports_and_reuses(
     fitted: list[int] = []
     fit = Trainer.fit
     monkeypatch.setattr(Trainer, "fit", lambda *a, **k: (fitted.append(1), fit(*a, **k))[1])
-    main(["tiny", "--seeds", "1", "2", *world])
+    start("experiment", ["tiny", "--seeds", "1", "2", *world])
     assert len(fitted) == 2 * 2  # seeds x tasks, not x alphas
     told = capsys.readouterr().out
     assert "alpha=2.0" in told
@@ -157,10 +157,10 @@ def test_trains_once_replays_reports_and_reuses(
     assert "alpha=2.0" in Path("runs/tiny-arrays.html").read_text()
     assert "alpha=2.0" in Path("runs/tiny-arrays.md").read_text()
     assert Path("runs/tiny-arrays.png").read_bytes().startswith(b"\x89PNG")
-    main(["tiny", "--seeds", "1", "2", *world])
+    start("experiment", ["tiny", "--seeds", "1", "2", *world])
     assert len(fitted) == 4
     assert "is finished; nothing to compute" in capsys.readouterr().err
-    main(["tiny", "--seeds", "1", "2", "3", "--dry-run", *world])
+    start("experiment", ["tiny", "--seeds", "1", "2", "3", "--dry-run", *world])
     assert "finished" in capsys.readouterr().out
 
 
@@ -168,12 +168,12 @@ def test_experiments_share_runs_and_records(
     world: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same runs under other names, and others that train the same way, by a command before."""
-    main(["tiny", *world])
+    start("experiment", ["tiny", *world])
     first = set(Path("runs").glob("daf-*"))
     again = Experiment("a test", (*TINY.runs, {"name": "daf", "gamma": 0.1}))
     monkeypatch.setitem(EXPERIMENTS, "again", again)
     monkeypatch.setattr(Trainer, "fit", None)  # nothing is trained any more
-    main(["again", *world])
+    start("experiment", ["again", *world])
     assert "missing" not in capsys.readouterr().out
     (new,) = set(Path("runs").glob("daf-*")) - first
     assert not (new / "record").exists()
@@ -200,11 +200,11 @@ def test_a_failed_run_does_not_take_the_others_down(
     with monkeypatch.context() as patch:
         patch.setattr(SimpleCIL, "learn", broken)
         with pytest.raises(DafuseError, match=r"1 of 3 runs failed: simplecil.*no luck"):
-            main(["mixed", *world])
+            start("experiment", ["mixed", *world])
     told = capsys.readouterr().out
     assert "missing: simplecil, seed 1993" in told
     assert "alpha=2.0" in told
-    main(["mixed", *world])  # makes what is missing, and only that
+    start("experiment", ["mixed", *world])  # makes what is missing, and only that
     assert "missing" not in capsys.readouterr().out
 
 
@@ -212,17 +212,17 @@ def test_a_damaged_run_is_told_of_and_the_others_are_reported(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the plan, while the rest is made, and in the report, also one that makes nothing."""
-    main(["tiny", *world])
+    start("experiment", ["tiny", *world])
     (replayed,) = (f for f in Path("runs").glob("daf-*") if not (f / "record").is_dir())
     (replayed / "results.json").write_text('{"broken')
     capsys.readouterr()
-    main(["tiny", "--dry-run", *world])
+    start("experiment", ["tiny", "--dry-run", *world])
     assert "damaged" in capsys.readouterr().out
     with pytest.raises(DafuseError, match=rf"1 of 2 runs failed.*delete {replayed}, or"):
-        main(["tiny", *world])
+        start("experiment", ["tiny", *world])
     for arguments in (["tiny", "--report-only"], ["tiny", "--report-only", "--seeds", "1993"]):
         Path("runs/tiny-arrays.html").unlink()
-        main([*arguments, *world])
+        start("experiment", [*arguments, *world])
         missing = "daf-alpha-2.0, seed 1993 (damaged)"
         assert f"missing: {missing}" in capsys.readouterr().out
         page = Path("runs/tiny-arrays.html").read_text()
@@ -230,7 +230,7 @@ def test_a_damaged_run_is_told_of_and_the_others_are_reported(
         assert f"Missing: {missing}\n" in Path("runs/tiny-arrays.md").read_text()
         assert "<h1>tiny: " in page
     shutil.rmtree(replayed)
-    main(["tiny", *world])
+    start("experiment", ["tiny", *world])
     assert "missing" not in capsys.readouterr().out.lower()
     assert "Missing" not in Path("runs/tiny-arrays.html").read_text()
 
@@ -240,7 +240,7 @@ def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
 ) -> None:
     planned = plan(TINY, parse(world), [1, 2], Path("runs"), {"epochs": 1})
     assert list(estimates(planned, Path("runs"))) == [None] * 4
-    main(["tiny", "--seeds", "1", *world])
+    start("experiment", ["tiny", "--seeds", "1", *world])
     common = {"epochs": 1, "batch_size": 8, "align_epochs": 1}
     planned = plan(TINY, parse(world[:6]), [1, 2], Path("runs"), common)
     first, second, third, fourth = estimates(planned, Path("runs"))
@@ -285,13 +285,13 @@ def test_a_guess_counts_the_passes_of_training_statistics_and_evaluation(
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(world: list[str]) -> None:
     Path("file").write_text("in the way")
     with pytest.raises(DafuseError, match="cannot make the folder file/runs: Not a directory"):
-        main(["tiny", "--out", "file/runs", *world])
+        start("experiment", ["tiny", "--out", "file/runs", *world])
 
 
 def test_where_nothing_can_be_guessed_a_dry_run_says_why(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["tiny", "--dry-run", "--data", "cifar100", "--data.root", "nowhere"])
+    start("experiment", ["tiny", "--dry-run", "--data", "cifar100", "--data.root", "nowhere"])
     told = capsys.readouterr().out
     assert "2 runs: for 2 the time is unknown: CIFAR-100 is not in nowhere" in told
 
@@ -330,7 +330,7 @@ def test_a_replay_whose_source_left_no_record_trains_itself(world: list[str]) ->
 )
 def test_wrong_requests_are_told_in_one_line(arguments: list[str], told: str) -> None:
     with pytest.raises(DafuseError, match=told):
-        main([*arguments, "--dry-run"])
+        start("experiment", [*arguments, "--dry-run"])
 
 
 def test_the_run_with_the_most_defaults_records_for_the_others(world: list[str]) -> None:
@@ -360,7 +360,7 @@ def test_a_run_without_a_record_is_measured_at_another_ones(world: list[str]) ->
 def test_times_of_another_device_or_precision_are_not_taken(
     world: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main(["tiny", "--seeds", "1", *world])
+    start("experiment", ["tiny", "--seeds", "1", *world])
     common = {"epochs": 1, "batch_size": 8, "align_epochs": 1}
 
     def known(*more: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dafuse.commands.experiment import main
+from dafuse.cli import start
 from dafuse.engine.evaluate import evaluate
 from dafuse.errors import DafuseError
 from dafuse.experiments import few_images
@@ -139,20 +139,20 @@ def test_a_killed_measurement_goes_on(
 
         return counted
 
-    main([*world, "--dry-run"])
+    start("experiment", [*world, "--dry-run"])
     told = capsys.readouterr().out
     assert "to do" in told
     assert "makes runs/few-images-arrays.md and .png" in told
     monkeypatch.setattr(few_images, "cell", at_most(3))
     with pytest.raises(KeyboardInterrupt):
-        main(world)
+        start("experiment", world)
     (file,) = Path("runs").glob(f"few-images-arrays-*/{FILE}")
     first = json.loads(file.read_text())["cells"]
     assert len(first) == 3
-    main([*world, "--report-only"])
+    start("experiment", [*world, "--report-only"])
     assert "Missing: 3 of 6 cells" in Path("runs/few-images-arrays.md").read_text()
     monkeypatch.setattr(few_images, "cell", at_most(99))
-    main(world)
+    start("experiment", world)
     found = json.loads(file.read_text())["cells"]
     assert len(asked) == len(found) == 6  # 5 classes x 1, 2, 5 images x 2 seeds
     assert found[:3] == first
@@ -160,7 +160,7 @@ def test_a_killed_measurement_goes_on(
     assert "Missing" not in Path("runs/few-images-arrays.md").read_text()
     assert Path("runs/few-images-arrays.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
-    main(world)  # nothing is left
+    start("experiment", world)  # nothing is left
     assert len(asked) == 6
     assert "lift less the best of the others" in capsys.readouterr().out
 
@@ -169,14 +169,14 @@ def test_what_cannot_be_asked_for_is_told_in_one_line(
     world: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DafuseError, match=r"few-images has no runs: leave --method\.epochs out"):
-        main([*world, "--method.epochs", "3"])
+        start("experiment", [*world, "--method.epochs", "3"])
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DafuseError, match=r"scikit-learn is not installed: pip install"):
-        main(world)
+        start("experiment", world)
 
 
 def test_other_images_are_not_mixed_in(world: list[str]) -> None:
-    main(world)
+    start("experiment", world)
     (file,) = Path("runs").glob(f"few-images-arrays-*/{FILE}")
 
     def of_others(found: dict[str, Any]) -> None:
@@ -185,14 +185,14 @@ def test_other_images_are_not_mixed_in(world: list[str]) -> None:
 
     rewrite(file.parent, FILE, of_others)
     with pytest.raises(DafuseError, match="was measured with other data: delete it"):
-        main(world)
+        start("experiment", world)
     file.write_text('{"brok')
     with pytest.raises(DafuseError, match="delete it to measure again"):
-        main(world)
+        start("experiment", world)
 
 
 def test_imports_without_the_command_line() -> None:
-    code = "import sys; sys.modules['jsonargparse'] = None; import dafuse.experiments.few_images"
+    code = "import sys; sys.modules['cyclopts'] = None; import dafuse.experiments.few_images"
     subprocess.run([sys.executable, "-c", code], env=clean_environment(), check=True)
 
 

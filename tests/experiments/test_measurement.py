@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from dafuse.backbones.adapter import Adapter
+from dafuse.cli import start
 from dafuse.commands import experiment
-from dafuse.commands.experiment import main
 from dafuse.commands.run import parse
 from dafuse.engine.run import Bench, make_stream, prepare
 from dafuse.errors import DafuseError
@@ -46,9 +46,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_numbers_are_those_of_the_record(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["tiny", "--dry-run", *world])
+    start("experiment", ["tiny", "--dry-run", *world])
     assert "measures daf-arrays-seed1993" in capsys.readouterr().out
-    main(["tiny", *world])
+    start("experiment", ["tiny", *world])
     told = capsys.readouterr().out
     assert "missing" not in told
     assert "Fisher for Hessian (exact)" in told
@@ -106,21 +106,21 @@ def test_goes_on_where_it_stopped_and_is_reused(
 
     monkeypatch.setattr(measurement, "measure_task", one_only)
     with pytest.raises(DafuseError, match=r"1 of 2 runs and measurements failed: .*no luck"):
-        main(["tiny", *world])
+        start("experiment", ["tiny", *world])
     told = capsys.readouterr().out
     assert "missing: measurement, seed 1993" in told
     assert "Missing: 1 of 2 tasks" in told
     assert "Missing: 1 of 2 tasks" in Path("runs/tiny-arrays.html").read_text()
-    main(["tiny", "--dry-run", *world])
+    start("experiment", ["tiny", "--dry-run", *world])
     assert "1 of 2 tasks" in capsys.readouterr().out
     for drawing in ("show_results", "write_outputs"):  # which takes a while
         monkeypatch.setattr(experiment, drawing, lambda *_, **__: [])
     first = read_json(_run() / "approximations.json")["tasks"]
-    main(["tiny", *world])
-    main(["tiny", *world])  # finished: nothing to do
+    start("experiment", ["tiny", *world])
+    start("experiment", ["tiny", *world])  # finished: nothing to do
     assert measured == [1, 2, 2]
     assert read_json(_run() / "approximations.json")["tasks"][:1] == first
-    main(["tiny", "--measure-tasks=1", *world])  # another measurement
+    start("experiment", ["tiny", "--measure-tasks=1", *world])  # another measurement
     assert measured == [1, 2, 2, 2]
     assert read_json(_run() / "approximations.json")["planned"] == [2]
 
@@ -162,4 +162,4 @@ def test_tasks_are_spread_evenly(count: int, wanted: int, tasks: list[int]) -> N
 )
 def test_wrong_requests_are_told(arguments: list[str], told: str) -> None:
     with pytest.raises(DafuseError, match=told):
-        main([*arguments, "--dry-run"])
+        start("experiment", [*arguments, "--dry-run"])

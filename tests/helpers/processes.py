@@ -11,7 +11,7 @@ from typing import Any
 from faults import command
 
 # what dafuse depends on beside numpy and Pillow; extras, too, but for onnxruntime and the server's
-HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "jsonargparse", "rich", "yaml"]
+HEAVY = ["torch", "torchvision", "timm", "lightning_fabric", "rich", "yaml"]
 HEAVY += ["matplotlib", "onnx", "onnxscript", "sklearn", "scipy"]
 command.preload(
     "torch", "timm", "torchvision", "lightning_fabric", "matplotlib.backends.backend_svg"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dafuse.commands import learn
+from dafuse.cli import start
 from dafuse.errors import DafuseError
 from dafuse.product import steps
 from dafuse.product.classifier import Classifier
@@ -289,7 +289,7 @@ def test_a_model_without_its_model_json_is_not_begun_anew(model: Path) -> None:
 
 
 def main_learn(model: Path) -> None:
-    learn.main([str(model), str(write_folders(model.parent / "photos", {5: 2, 6: 2}))])
+    start("learn", [str(model), str(write_folders(model.parent / "photos", {5: 2, 6: 2}))])
 
 
 @pytest.mark.parametrize("error", [DafuseError("the disk is full"), KeyboardInterrupt()])

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from dafuse.commands.report import main as report_command
+from dafuse.cli import start
 from dafuse.commands.terminal import show_results
 from dafuse.engine.config import RunConfig
 from dafuse.engine.results import Declared, FinishedTask
@@ -251,7 +251,7 @@ def test_what_a_terminal_would_obey_is_spelt_out(tmp_path, capsys):
     rewrite(bad, "results.json", put("correct", 0, 0, value=9_999))
     runs = find_runs([tmp_path / "runs"])
     show_results(runs, tmp_path / "page\x1b.html")
-    report_command([str(tmp_path / "runs"), "--out", str(tmp_path / "report")])
+    start("report", [str(tmp_path / "runs"), "--out", str(tmp_path / "report")])
     told = capsys.readouterr().out + (tmp_path / "report" / "table.md").read_text()
     assert "\x1b" not in told
     assert "red\\x1b[31m" in told

@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dafuse.commands.report import main
-from dafuse.commands.run import RECIPES, expected, parse, read_recipe
+from dafuse.cli import start
+from dafuse.commands.recipes import RECIPES, expected, read_recipe
+from dafuse.commands.run import parse
 from dafuse.engine.config import RunConfig
 from dafuse.engine.run import resolved
 from dafuse.errors import DafuseError
@@ -68,7 +69,7 @@ def test_the_ledger_is_markdown_or_csv_by_the_files_name(tmp_path):
     made = ledger(find_runs([tmp_path / "runs"]))
     out = ["--out", str(tmp_path / "out")]
     for name in ("ledger.md", "ledger.csv", "LEDGER.CSV"):
-        main([str(tmp_path / "runs"), "--ledger", str(tmp_path / name), *out])
+        start("report", [str(tmp_path / "runs"), "--ledger", str(tmp_path / name), *out])
     table = (tmp_path / "ledger.csv").read_text()
     assert list(csv.DictReader(table.splitlines())) == [
         {title: "" if text == "–" else text for title, text in row.items()} for row in made
@@ -175,7 +176,7 @@ def test_recipes_never_run_are_listed_where_asked(tmp_path, capsys):
     make_run(tmp_path / "runs" / "a", method="simplecil", **run)
     file = tmp_path / "ledger.md"
     out = ["--out", str(tmp_path / "out")]
-    main([str(tmp_path / "runs"), "--ledger", str(file), "--with-recipes", *out])
+    start("report", [str(tmp_path / "runs"), "--ledger", str(file), "--with-recipes", *out])
     assert f"wrote {file}" in capsys.readouterr().out
     ours, *others = rows(file.read_text())
     said = expected(RECIPES / "simplecil-cifar100.yaml")
@@ -191,16 +192,19 @@ def test_recipes_never_run_are_listed_where_asked(tmp_path, capsys):
     assert "`dafuse run daf-paper-cifar100`" in file.read_text()
     assert "`dafuse run simplecil-cifar100`" not in file.read_text()
 
-    main([str(tmp_path / "runs"), "--ledger", str(file), *out])
+    start("report", [str(tmp_path / "runs"), "--ledger", str(file), *out])
     assert len(rows(file.read_text())) == 1
 
 
 def test_speeds_are_left_out_where_asked(tmp_path):
     make_run(tmp_path / "runs" / "a")
     file, out = tmp_path / "ledger.md", ["--out", str(tmp_path / "out")]
-    main([str(tmp_path / "runs"), "--ledger", str(file), *out])
+    start("report", [str(tmp_path / "runs"), "--ledger", str(file), *out])
     (whole,) = rows(file.read_text())
-    main([str(tmp_path / "runs"), "--ledger", str(file), "--no-speeds", "--with-recipes", *out])
+    start(
+        "report",
+        [str(tmp_path / "runs"), "--ledger", str(file), "--no-speeds", "--with-recipes", *out],
+    )
     bare = rows(file.read_text())[0]
     speeds = {"Training images/s", "Inference images/s"}
     assert bare == {key: value for key, value in whole.items() if key not in speeds}
@@ -212,6 +216,8 @@ def test_wrong_requests_are_told(tmp_path):
     out = ["--out", str(tmp_path / "out")]
     for about_a_ledger in ("--with-recipes", "--no-speeds"):
         with pytest.raises(DafuseError, match="say --ledger FILE"):
-            main([str(tmp_path / "run"), about_a_ledger, *out])
+            start("report", [str(tmp_path / "run"), about_a_ledger, *out])
     with pytest.raises(DafuseError, match="cannot write"):
-        main([str(tmp_path / "run"), "--ledger", str(tmp_path / "no" / "where.md"), *out])
+        start(
+            "report", [str(tmp_path / "run"), "--ledger", str(tmp_path / "no" / "where.md"), *out]
+        )

@@ -3,18 +3,17 @@
 Ratios are of variants that take turns in one process. What fails is said, and the rest goes on.
 """
 
-import argparse
 import gc
-import shlex
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.table import Table
 
-from dafuse.commands.parsing import Parser
+from dafuse.commands.options import Device
 from dafuse.commands.terminal import wide_console
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_json
@@ -37,45 +36,62 @@ BENCHMARKS = {  # name -> what it measures; its module is bench_NAME in dafuse.b
     "backbones": "milliseconds for an image by each named network, on the CPU",
     "product": "cold: one prediction; a lesson against a plain script; many classes against few",
 }
+Names = Annotated[
+    str,
+    Parameter(
+        help="all if left out: " + "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
+    ),
+]
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth", "backbones")
 
 
-def main(arguments: list[str]) -> None:
-    options = _parser().parse_args(arguments)
-    names = options.names or list(BENCHMARKS)
+def bench(
+    *names: Names,
+    rounds: int = 5,
+    backbone: str | None = None,
+    device: Device = "auto",
+    out: str = "bench.json",
+    quick: bool = False,
+    demo: bool = False,
+) -> None:
+    """Measure speed and memory beside what they are to be compared with; print and write a table.
+
+    Variants take turns in one process. Weights are random: nothing is downloaded.
+
+    Args:
+        rounds: turns of each variant
+        backbone: exact timm tag, in place of the benchmark's own
+        out: file for the numbers
+        quick: take tiny sizes: does everything work?
+        demo: with cpu: time demo-research too
+    """
+    names = names or tuple(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         raise DafuseError(
             f"no benchmark is called {unknown[0]!r}; there are {', '.join(BENCHMARKS)}"
         )
-    if options.rounds < 1:
-        raise DafuseError(f"rounds must be 1 or more, not {options.rounds}")
-    if options.demo and "cpu" not in names:
+    if rounds < 1:
+        raise DafuseError(f"rounds must be 1 or more, not {rounds}")
+    if demo and "cpu" not in names:
         raise DafuseError("--demo belongs to the benchmark cpu")
-    if options.backbone and not set(names) & set(OF_ANY_BACKBONE):
+    if backbone and not set(names) & set(OF_ANY_BACKBONE):
         raise DafuseError(f"--backbone is for {', '.join(OF_ANY_BACKBONE)}")
-    require_writable(options.out)
-    if names == ["backbones"]:  # as where people teach and predict
+    require_writable(out)
+    if names == ("backbones",):  # as where people teach and predict
         before_torch()
     from dafuse.benchmarks.setting import Setting
     from dafuse.engine.display import TerminalProgress
 
     with TerminalProgress() as progress:
-        setting = Setting(
-            options.device,
-            options.rounds,
-            options.backbone,
-            options.quick,
-            options.demo,
-            progress,
-        )
-        report = _head(setting, ["dafuse", "bench", *arguments])
+        setting = Setting(device, rounds, backbone, quick, demo, progress)
+        report = _head(setting)
         start, rows = time.perf_counter(), report["rows"]
         for name in names:
             for part, row in measure(name, setting):
                 rows.append({"benchmark": name, "part": part, **row.as_json()})
             report["seconds"] = time.perf_counter() - start
-            write_json(options.out, report)  # after each, so that what was measured is not lost
-    _show(rows, report["device"], options.out)
+            write_json(out, report)  # after each, so that what was measured is not lost
+    _show(rows, report["device"], out)
     if failed := [f"{row['part']}, {row['what']}" for row in rows if row["error"]]:
         raise DafuseError(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
 
@@ -106,9 +122,9 @@ def _forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _head(setting: "Setting", command: list[str]) -> dict[str, Any]:
+def _head(setting: "Setting") -> dict[str, Any]:
     from dafuse.engine.devices import describe
-    from dafuse.engine.provenance import versions
+    from dafuse.engine.provenance import command_line, versions
 
     try:
         device = describe(setting.fabric().device)
@@ -116,7 +132,7 @@ def _head(setting: "Setting", command: list[str]) -> dict[str, Any]:
         device = str(error)
     return {
         "format": FORMAT,
-        "command": shlex.join(command),
+        "command": command_line(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": device,
@@ -177,24 +193,3 @@ def _ratio(value: float, relation: str) -> str:
     if relation == "difference":
         return f"{value:+.2f}"
     return f"{100 * value:.1f} %" if relation == "share" else f"{value:.2f}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    known = "\n".join(f"  {name:10} {what}" for name, what in BENCHMARKS.items())
-    parser = Parser(
-        prog="dafuse bench",
-        description="Measure speed and memory beside what they are to be compared with, in one "
-        "process,\nby turns; print a table and write the numbers. Weights are random: nothing is "
-        f"downloaded.\n\n{known}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", help="which benchmarks; all if left out")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each variant (5)")
-    parser.add_argument("--backbone", help="exact timm tag, in place of the benchmark's own")
-    parser.add_argument(
-        "--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="auto"
-    )
-    parser.add_argument("--out", default="bench.json", help="file for the numbers (bench.json)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: does everything work?")
-    parser.add_argument("--demo", action="store_true", help="with cpu: time demo-research too")
-    return parser

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder
 
@@ -23,21 +22,21 @@ MARK = ".dafuse-demo"  # says that these folders are the demo's own
 Found = TypeVar("Found")
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="dafuse demo",
-        description="Draw pictures, teach a model some of them and then more, teach a second model "
-        "others, merge both and test the result; then a table and a page. Needs no download.",
-    )
-    parser.add_argument("--out", default="runs/demo", help="folder for pictures, models and page")
-    parser.add_argument("--seed", type=int, default=0, help="which pictures are drawn (0)")
-    options = parser.parse_args(arguments)
-    out = _own_folder(Path(options.out).expanduser())
-    demo = Demo(out, Console(soft_wrap=True, highlight=False, markup=False))
-    demo.draw(options.seed)
-    demo.teach()
-    demo.merge()
-    demo.show()
+def demo(*, out: str = "runs/demo", seed: int = 0) -> None:
+    """Draw pictures, teach a model some of them and then more, merge it with another, and test it.
+
+    A table and a page show the result. Needs no download.
+
+    Args:
+        out: folder for pictures, models and page
+        seed: which pictures are drawn
+    """
+    folder = _own_folder(Path(out).expanduser())
+    shown = Demo(folder, Console(soft_wrap=True, highlight=False, markup=False))
+    shown.draw(seed)
+    shown.teach()
+    shown.merge()
+    shown.show()
 
 
 class Demo:

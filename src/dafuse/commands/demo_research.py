@@ -3,26 +3,26 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dafuse.commands.parsing import Parser
 from dafuse.commands.terminal import show_results
 from dafuse.engine.config import RunConfig
 from dafuse.report.runs import load_run
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="dafuse demo-research",
-        description="Learn the drawn characters task by task with DAF, beside the last task's "
-        "adapter alone, lift and SimpleCIL; then a table and a report page. Needs no download.",
-    )
-    parser.add_argument("--out", default="runs/demo-research", help="folder for the four runs")
-    parser.add_argument("--seed", type=int, default=1993, help="class order and all randomness")
-    options = parser.parse_args(arguments)
-    out = Path(options.out)
+def demo(*, out: str = "runs/demo-research", seed: int = 1993) -> None:
+    """Learn the drawn characters task by task with DAF, and with three baselines.
+
+    These are the last task's adapter alone, lift and SimpleCIL. A table and a report page show the
+    result. Needs no download.
+
+    Args:
+        out: folder for the four runs
+        seed: decides the class order and everything random
+    """
+    folder = Path(out)
     from dafuse.engine.display import TerminalProgress
     from dafuse.engine.run import prepare, run
 
-    configs = demo_configs(out, options.seed)
+    configs = demo_configs(folder, seed)
     with TerminalProgress() as progress:
         progress.say("62 characters in tasks of 10, drawn on the spot; backbone inside the package")
         bench = prepare(configs[0], progress)
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
             progress.say(f"--- {Path(config.folder()).name}")
             run(config, progress, bench)
     runs = [load_run(config.folder()) for config in configs]
-    show_results(runs, page=out / "report.html")
+    show_results(runs, page=folder / "report.html")
 
 
 def demo_configs(out: Path, seed: int) -> list[RunConfig]:

@@ -9,17 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from dafuse import __version__
-from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "torchvision", "timm")
 MODULES = {"pillow": "PIL"}  # where a package is imported by another name
 
 
-def main(arguments: list[str]) -> None:
-    Parser(
-        prog="dafuse doctor", description="What is here, and what to do about what is not."
-    ).parse_args(arguments)
+def doctor() -> None:
+    """Show what is here, and what to do about what is not."""
     console = Console(highlight=False, soft_wrap=True)
     console.print("versions  " + ", ".join(f"{k} {v}" for k, v in versions().items()), markup=False)
     for check in (_devices, _weights, _data):

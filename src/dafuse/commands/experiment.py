@@ -5,15 +5,15 @@ does not take the others down. The report, the tables and the figure are made fr
 alone; they say what is missing.
 """
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.table import Table
 
-from dafuse.commands.parsing import Parser
+from dafuse.commands.options import Rest
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError, did_you_mean
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
     Step = PlannedRun | Measurement | FewImages
 
+Name = Annotated[str, Parameter(help=f"one of {', '.join(EXPERIMENTS)}")]
+EACH = MeasureOptions()
+Measure = Annotated[
+    MeasureOptions, Parameter(name="*", name_transform=lambda option: f"measure-{option}")
+]
 NOT_HERE = {  # options of `dafuse run`, and what to do instead
     "--seed": "use --seeds",
     "--record": "it records what it can use again",
@@ -38,76 +43,119 @@ NOT_HERE = {  # options of `dafuse run`, and what to do instead
 }
 
 
-def main(arguments: list[str]) -> None:
-    options, rest = _parser().parse_known_args(arguments)
-    if options.name not in EXPERIMENTS:
+def experiment(
+    name: Name,
+    /,
+    *rest: Rest,
+    seeds: Annotated[Sequence[int], Parameter(consume_multiple=True)] = (),
+    out: str = "runs",
+    dry_run: bool = False,
+    report_only: bool = False,
+    measure: Measure = EACH,
+) -> None:
+    """Make a table or figure of the paper: all its runs, then a report over them.
+
+    All options of dafuse run apply too (--data, --backbone, --increment, ...); --method.OPTION is
+    set for every method that has it.
+
+    Args:
+        seeds: class orders; its own if left out
+        out: folder of all runs
+        dry_run: list the runs, compute nothing
+        report_only: make the report of what is there, run nothing
+    """
+    if name not in EXPERIMENTS:
         raise DafuseError(
-            f"no experiment is called {options.name!r}; there are {', '.join(EXPERIMENTS)}"
-            + did_you_mean(options.name, EXPERIMENTS)
+            f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)}"
+            + did_you_mean(name, EXPERIMENTS)
         )
-    if options.dry_run and options.report_only:
+    if dry_run and report_only:
         raise DafuseError("either --dry-run or --report-only, not both")
-    experiment = EXPERIMENTS[options.name]
-    measure = _measure_options(options, experiment.measures)
-    texts, rest = _method_options(rest)
+    experiment = EXPERIMENTS[name]
+    _require_measurable(name, experiment, measure)
+    texts, words = _method_options(rest)
+    folder = _folder(out)
+    asked = ExperimentRequest(
+        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only
+    )
     if experiment.cells:
-        _cells(options, experiment, texts, rest)
-        return
-    base, common = _parsed(rest, texts, experiment)
+        _cells(asked, texts, words)
+    else:
+        _runs(asked, texts, words, measure)
+
+
+@dataclass(frozen=True)
+class ExperimentRequest:
+    """What is asked of an experiment, and where its runs are."""
+
+    name: str
+    experiment: Experiment
+    seeds: Sequence[int]
+    out: Path
+    dry_run: bool
+    report_only: bool
+
+    def file(self, config: "RunConfig") -> Path:
+        """Return the name of the outputs, but for its suffix."""
+        return self.out / f"{self.name}-{Path(config.data['name']).name}"
+
+
+def _runs(
+    asked: ExperimentRequest, texts: dict[str, str], words: list[str], measure: MeasureOptions
+) -> None:
+    """Make an experiment of runs, its report, tables and figure."""
+    base, common = _parsed(words, texts, asked.experiment)
     from dafuse.experiments.plan import estimates, measurements, plan
 
-    out = _folder(options.out)
-    planned = plan(experiment, base, options.seeds or experiment.seeds, out, common)
+    experiment, out = asked.experiment, asked.out
+    planned = plan(experiment, base, asked.seeds, out, common)
     measured = measurements(experiment, planned, measure)
     steps: list[Step] = [*planned, *measured]
-    file = out / f"{options.name}-{Path(planned[0].config.data['name']).name}"
-    if options.dry_run:
+    file = asked.file(planned[0].config)
+    if asked.dry_run:
         known = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
         _show_plan(steps, known, out)
         makes = f"{', '.join(experiment.tables)} and the figure {experiment.figure}"
         print(f"makes {file}.html, .md and .png: {makes}")
         return
-    failed = _make(steps, options, out)
+    failed = _make(steps, asked)
     missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
-    _report(options.name, experiment, planned, missing, file)
+    _report(asked, planned, missing, file)
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
         raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
 
 
-def _make(steps: "Sequence[Step]", options: argparse.Namespace, out: Path) -> list[str]:
+def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
     """Make the steps, unless only a report is asked for. Returns those that failed."""
-    if options.report_only:
+    if asked.report_only:
         return []
-    make_folder(out)
+    make_folder(asked.out)
     from dafuse.engine.display import TerminalProgress
 
     with TerminalProgress() as progress:
         return make_all(steps, progress)
 
 
-def _cells(
-    options: argparse.Namespace, experiment: Experiment, texts: dict[str, str], rest: list[str]
-) -> None:
-    """An experiment without runs: its cells, a table and a figure."""
+def _cells(asked: ExperimentRequest, texts: dict[str, str], words: list[str]) -> None:
+    """Make an experiment without runs: its cells, a table and a figure."""
     if texts:
-        raise DafuseError(f"{options.name} has no runs: leave --method.{next(iter(texts))} out")
-    base = parse(rest)
+        raise DafuseError(f"{asked.name} has no runs: leave --method.{next(iter(texts))} out")
+    base = parse(words)
     from dafuse.experiments.few_images import FewImages
     from dafuse.report.measured_few_images import read_cells, table, write_cells
 
-    out = _folder(options.out)
-    step = FewImages.asked(base, options.seeds or experiment.seeds, out)
-    file = out / f"{options.name}-{Path(step.config.data['name']).name}"
-    if options.dry_run:
-        _show_plan([step], [None if not step.finished() else 0.0], out)
+    step = FewImages.asked(base, asked.seeds, asked.out)
+    file = asked.file(step.config)
+    if asked.dry_run:
+        _show_plan([step], [None if not step.finished() else 0.0], asked.out)
         print(f"makes {file}.md and .png")
         return
-    failed = _make([step], options, out)
+    failed = _make([step], asked)
     if (found := read_cells(step.folder)) and found["cells"]:
         missing = "" if step.finished() else step.state()
-        title = f"{options.name}: {step.config.data['name']}, {step.config.backbone}"
+        title = f"{asked.name}: {step.config.data['name']}, {step.config.backbone}"
         wide_console().print(terminal_rows(*table(found)))
         print("\n".join(write_cells(found, file, title, missing)))
     if failed:
@@ -115,16 +163,16 @@ def _cells(
 
 
 def _report(
-    name: str, experiment: Experiment, planned: "list[PlannedRun]", missing: list[str], file: Path
+    asked: ExperimentRequest, planned: "list[PlannedRun]", missing: list[str], file: Path
 ) -> None:
     """Write the page, the tables and the figure of the runs that are there."""
     runs = [found for each in planned if (found := each.found()) is not None]
     if not runs:
         return
-    show_results(runs, file.with_name(f"{file.name}.html"), title=name, missing=missing)
+    show_results(runs, file.with_name(f"{file.name}.html"), title=asked.name, missing=missing)
     shared = planned[0].config
-    title = f"{name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
-    tables, figure = experiment.tables, experiment.figure
+    title = f"{asked.name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
+    tables, figure = asked.experiment.tables, asked.experiment.figure
     print("\n".join(write_outputs(runs, file, title, tables, figure, missing)))
 
 
@@ -218,21 +266,15 @@ def _folder(name: str) -> Path:
     return out
 
 
-def _measure_options(options: argparse.Namespace, measures: bool) -> MeasureOptions:
-    asked = {
-        field.name: value
-        for field in fields(MeasureOptions)
-        if (value := getattr(options, f"measure_{field.name}")) is not None
-    }
-    for name, value in asked.items():
-        if not measures:
-            raise DafuseError(f"{options.name} measures nothing beside its runs: --measure-{name}")
+def _require_measurable(name: str, experiment: Experiment, measure: MeasureOptions) -> None:
+    for option, value in asdict(measure).items():
+        if value != getattr(EACH, option) and not experiment.measures:
+            raise DafuseError(f"{name} measures nothing beside its runs: --measure-{option}")
         if value < 1:
-            raise DafuseError(f"--measure-{name} must be at least 1, not {value}")
-    return MeasureOptions(**asked)
+            raise DafuseError(f"--measure-{option} must be at least 1, not {value}")
 
 
-def _method_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+def _method_options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Options for every method that has them, and all other arguments."""
     common: dict[str, str] = {}
     rest: list[str] = []
@@ -248,7 +290,8 @@ def _method_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
                 "an experiment names its own methods; --method.OPTION is for all of them"
             )
         else:
-            common[key.removeprefix("--method.")] = value if equals else next(words, "")
+            option = key.removeprefix("--method.").replace("-", "_")
+            common[option] = value if equals else next(words, "")
     return common, rest
 
 
@@ -267,25 +310,3 @@ def _parsed(
             find_method(name).validate({key: method[key] for key in with_defaults(name, {})})
             common |= {key: method[key] for key in own}
     return base, common
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="dafuse experiment",
-        description="Make a table or figure of the paper: all its runs, then a report over them.",
-        epilog="All options of dafuse run apply too (--data, --backbone, --increment, ...); "
-        "--method.OPTION is set for every method that has it.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", help=f"one of {', '.join(EXPERIMENTS)}")
-    parser.add_argument("--seeds", type=int, nargs="+", help="class orders; its own if left out")
-    parser.add_argument("--out", default="runs", help="folder of all runs; runs/ if left out")
-    parser.add_argument("--dry-run", action="store_true", help="list the runs, compute nothing")
-    parser.add_argument(
-        "--report-only", action="store_true", help="make the report of what is there, run nothing"
-    )
-    measured = parser.add_argument_group("for an experiment that measures")
-    for field in fields(MeasureOptions):
-        told = f"{field.metadata['help']}; {field.default} if left out"
-        measured.add_argument(f"--measure-{field.name}", type=int, metavar="N", help=told)
-    return parser

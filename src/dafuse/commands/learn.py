@@ -1,101 +1,106 @@
 """`dafuse learn MODEL SOURCE`: make a model, or teach it more."""
 
-import argparse
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from dafuse.backbones.registry import next_better
-from dafuse.commands.open_model import BACKBONE, add_network_options, open_or_create
-from dafuse.commands.parsing import SOURCE, Parser
-from dafuse.taught.table import DEFAULT, LIGHT, METHODS
+from dafuse.commands.open_model import AS_USUAL, Backbone, Method, Network, open_or_create
+from dafuse.commands.options import Source
+from dafuse.errors import DafuseError
 from dafuse.wording import shown_lines
 
 if TYPE_CHECKING:
     from dafuse.product.version import Version
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="dafuse learn",
-        description="Learn the classes of a folder: new ones beside those the model knows, and "
-        "more about known ones. Images that were taught before are skipped, so that one folder may "
-        "grow. No image is kept. Ctrl-C leaves the model as it was.",
-    )
-    parser.add_argument("model", help="the model's folder; made if it is not there")
-    parser.add_argument("source", help=SOURCE)
-    parser.add_argument("--backbone", help=f"of a new model: {BACKBONE}")
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help=f"of a new model (default: {DEFAULT}): "
-        + "; ".join(f"{name}: {one.what}" for name, one in METHODS.items())
-        + f"; all but {' and '.join(LIGHT)} need dafuse[torch]",
-    )
-    parser.add_argument(
-        "--tune",
-        action="store_const",
-        const="first",
-        help="of a new model: fit the network to its images by an adapter, trained in the first "
-        "lesson (in each of the first five, for lift: --set tune=each); for lift, layup and anacp; "
-        "needs dafuse[torch]",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="of a new model: a setting of its method, such as rank=8; may be given several times",
-    )
-    parser.add_argument(
-        "--no-recognise",
-        action="store_true",
-        help="also learn images that were taught before, and keep no hashes of this lesson's "
-        "images to recognise them by",
-    )
-    parser.add_argument(
-        "--weights-sha256",
-        "--weights_sha256",
-        help="of a new model: the SHA-256 of its weights; lets in a file that is not known to hold "
-        "them",
-    )
-    parser.add_argument("--seed", type=int, help="of a new model: everything random (1993)")
-    training = parser.add_argument_group("for a method that trains")
-    training.add_argument(
-        "--holdout",
-        type=float,
-        help="share of each class of 5 images or more that is kept back to test with (0.1)",
-    )
-    training.add_argument("--epochs", type=int, help="passes over the images (20)")
-    training.add_argument("--lr", type=float, help="learning rate (0.01)")
-    training.add_argument(
-        "--flip",
-        action=argparse.BooleanOptionalAction,
-        help="also train on mirrored images, or not: for letters, arrows and the like (as in the "
-        "model's last lesson; in a first one mirrored)",
-    )
-    add_network_options(parser)
-    options = parser.parse_args(arguments)
+def learn(
+    model: str,
+    source: Source,
+    /,
+    *,
+    backbone: Backbone = None,
+    method: Method = None,
+    tune: bool = False,
+    settings: Annotated[Sequence[str], Parameter(name="--set")] = (),
+    recognise: bool = True,
+    weights_sha256: str | None = None,
+    seed: int | None = None,
+    holdout: float | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    flip: bool | None = None,
+    network: Network = AS_USUAL,
+) -> None:
+    """Learn the classes of a folder: new ones, and more about those that the model knows.
 
-    from dafuse.commands.changing import changing
+    Images that were taught before are skipped, so that one folder may grow. No image is kept.
+    Ctrl-C leaves the model as it was.
+
+    Args:
+        model: the model's folder; made if it is not there
+        tune: of a new model: fit the network to its images by an adapter, trained in the first
+            lesson (in each of the first five, for lift: --set tune=each); for lift, layup and
+            anacp; needs dafuse[torch]
+        settings: of a new model: NAME=VALUE is a setting of its method, such as rank=8; may be
+            given several times
+        recognise: skip images that were taught before, and keep hashes of this lesson's images to
+            recognise them by; else neither
+        weights_sha256: of a new model: the SHA-256 of its weights; lets in a file that is not known
+            to hold them
+        seed: of a new model: decides everything random; 1993 if left out
+        holdout: for a method that trains: share of each class of 5 images or more that is kept back
+            to test with; 0.1 if left out
+        epochs: for a method that trains: passes over the images; 20 if left out
+        lr: for a method that trains: learning rate; 0.01 if left out
+        flip: for a method that trains: also train on mirrored images, or not: for letters, arrows
+            and the like; if left out as in the model's last lesson, in a first one mirrored
+    """
+    from dafuse.commands.change import ctrl_c_tells
     from dafuse.data.own_data import lesson_images
     from dafuse.engine.display import TerminalProgress
 
-    with changing(options.model):
+    with ctrl_c_tells(model):
         with TerminalProgress() as progress:
-            lesson = lesson_images(options.source, None)  # what is wrong with it is said first
-            classifier = open_or_create(options)
+            lesson = lesson_images(source, None)  # what is wrong with it is said first
+            classifier = open_or_create(
+                model,
+                network,
+                _settings(settings, tune),
+                weights_sha256,
+                backbone=backbone,
+                method=method,
+                seed=seed,
+            )
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
-                    progress.say(_introduced(options.model, classifier.version))
+                    progress.say(_introduced(model, classifier.version))
             report = classifier.learn(
                 lesson,
-                recognise=not options.no_recognise,
-                holdout=options.holdout,
-                epochs=options.epochs,
-                lr=options.lr,
-                flip=options.flip,
+                recognise=recognise,
+                holdout=holdout,
+                epochs=epochs,
+                lr=lr,
+                flip=flip,
                 progress=progress,
             )
         print(shown_lines(report.lines()))
+
+
+def _settings(texts: Sequence[str], tune: bool) -> dict[str, Any]:
+    """Return settings of a method, as --set and --tune give them."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise DafuseError(f"--set takes NAME=VALUE, such as rank=8, not {text!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:  # a word
+            found[name] = value
+    return found | ({"tune": "first"} if tune else {})
 
 
 def _introduced(model: str, version: "Version") -> str:

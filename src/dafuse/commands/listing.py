@@ -5,32 +5,34 @@ Without torch it lists the methods that can be taught, and says what it cannot l
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dafuse.commands.parsing import Parser
-
 if TYPE_CHECKING:
     from dafuse.methods.contract import Method
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(prog="dafuse list", description="What there is.")
-    parser.add_argument("what", nargs="?", choices=LISTS, help="one of them; all if left out")
-    chosen = parser.parse_args(arguments).what
+def listing(
+    what: Literal["methods", "data", "backbones", "recipes", "experiments"] | None = None, /
+) -> None:
+    """List what there is.
+
+    Args:
+        what: one of them; all if left out
+    """
     console = Console()
-    for what in [chosen] if chosen else LISTS:
+    for name in [what] if what else LISTS:
         try:
-            table = LISTS[what]()
+            table = LISTS[name]()
         except ModuleNotFoundError:
-            if chosen:
+            if what:
                 raise
-            console.print(f"{what}: pip install 'dafuse[torch]' to list them", markup=False)
+            console.print(f"{name}: pip install 'dafuse[torch]' to list them", markup=False)
             continue
-        table.title = None if chosen else what
+        table.title = None if what else name
         console.print(table)
 
 
@@ -101,7 +103,7 @@ def backbones() -> Table:
 
 
 def recipes() -> Table:
-    from dafuse.commands.run import RECIPES, expected
+    from dafuse.commands.recipes import RECIPES, expected
 
     rows = []
     for path in sorted(RECIPES.glob("*.yaml")):

@@ -1,35 +1,37 @@
 """`dafuse merge MODEL MODEL... --out NEW`: one model that knows what all were taught."""
 
-from dafuse.commands.open_model import WEIGHTS
-from dafuse.commands.parsing import Parser
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dafuse.commands.options import Weights
 from dafuse.engine.display import TerminalProgress
 from dafuse.product.folder import ModelFolder
 from dafuse.wording import counted
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="dafuse merge",
-        description="Add up models that were taught apart on one network by a method that trains "
-        "nothing. Classes of the same name are joined. The models stay as they are.",
-    )
-    parser.add_argument("models", nargs="+", metavar="model", help="folders of models")
-    parser.add_argument("--out", required=True, help="the new model's folder")
-    parser.add_argument("--weights", help=WEIGHTS)
-    options = parser.parse_args(arguments)
-    for model in options.models:
+def merge(
+    *models: Annotated[str, Parameter(required=True)], out: str, weights: Weights = None
+) -> None:
+    """Add up models that were taught apart on one network by a method that trains nothing.
+
+    Classes of the same name are joined. The models stay as they are.
+
+    Args:
+        models: folders of models
+        out: the new model's folder
+    """
+    for model in models:
         ModelFolder(model).require()
 
     from dafuse.product.classifier import Classifier
 
     with TerminalProgress() as progress:
-        merged = Classifier.merge(
-            options.models, options.out, weights=options.weights, progress=progress
-        )
+        merged = Classifier.merge(models, out, weights=weights, progress=progress)
     images = sum(record.images for record in merged.version.classes)
     print(
-        f"{options.out}: {counted(len(merged.classes), 'class', 'classes')} from "
-        f"{counted(images, 'image')}, of {len(options.models)} models"
+        f"{out}: {counted(len(merged.classes), 'class', 'classes')} from "
+        f"{counted(images, 'image')}, of {len(models)} models"
     )
     step = merged.version.step
     if step["twice"]:

@@ -4,12 +4,14 @@ import csv
 import glob
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from dafuse.commands.open_model import add_network_options, open_model
-from dafuse.commands.parsing import Parser
+from cyclopts import Parameter
+
+from dafuse.commands.open_model import AS_USUAL, Network, open_model
+from dafuse.commands.options import Asked
 from dafuse.data.dataset import Skipped, in_few_lines
 from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
@@ -23,55 +25,60 @@ if TYPE_CHECKING:
     Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
 
 
-def main(arguments: list[str]) -> None:
-    parser = Parser(
-        prog="dafuse predict",
-        description="Class names and probabilities of images. An image unlike every class is "
-        "answered unknown. What cannot be read or found is named; the others are still answered.",
-    )
-    parser.add_argument("model", help="the model's folder, or an .onnx file of dafuse export")
-    parser.add_argument("images", nargs="+", help="files, folders (and all in them), patterns")
-    parser.add_argument("--top", type=int, default=1, help="how many classes to name (1)")
-    unknown = parser.add_mutually_exclusive_group()
-    unknown.add_argument(
-        "--threshold",
-        type=float,
-        help="familiarity (see --json) below which the answer is unknown; default: the model's own",
-    )
-    unknown.add_argument("--no-unknown", action="store_true", help="always name a class")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="a list of objects")
-    output.add_argument(
-        "--csv",
-        action="store_true",
-        help="a line for each class that is named, with the answer: a class, unknown or unreadable",
-    )
-    add_network_options(parser)
-    options = parser.parse_args(arguments)
-    if options.top < 1:
-        raise DafuseError(f"--top must be at least 1, not {options.top}")
-    if options.threshold is not None and math.isnan(options.threshold):
-        raise DafuseError("--threshold must be a number, not nan")
-    images, missing, skipped = find_images(options.images)
+def predict(
+    model: Asked,
+    /,
+    *images: Annotated[str, Parameter(required=True)],
+    top: int = 1,
+    threshold: float | None = None,
+    unknown: bool = True,
+    json: bool = False,
+    csv: bool = False,
+    network: Network = AS_USUAL,
+) -> None:
+    """Print class names and probabilities of images.
 
-    model = open_model(options)
-    threshold = -math.inf if options.no_unknown else options.threshold
+    An image unlike every class is answered unknown. What cannot be read or found is named; the
+    others are still answered.
+
+    Args:
+        images: files, folders (and all in them), patterns
+        top: how many classes to name
+        threshold: familiarity (see --json) below which the answer is unknown; the model's own if
+            left out
+        unknown: answer unknown for an image unlike every class; else always name a class
+        json: print a list of objects
+        csv: print a line for each class that is named, with the answer: a class, unknown or
+            unreadable
+    """
+    if top < 1:
+        raise DafuseError(f"--top must be at least 1, not {top}")
+    if threshold is not None and math.isnan(threshold):
+        raise DafuseError("--threshold must be a number, not nan")
+    if threshold is not None and not unknown:
+        raise DafuseError("either --threshold or --no-unknown, not both")
+    if json and csv:
+        raise DafuseError("either --json or --csv, not both")
+    found, missing, skipped = find_images(images)
+
+    opened = open_model(model, network)
     for text in missing:
         print(shown(f"dafuse: there is no image in {text}"), file=sys.stderr)
     for line in in_few_lines(skipped):
         print(shown(f"dafuse: {line}"), file=sys.stderr)
     unreadable: list[Path] = []
-    answers = zip(images, model.answers(images, options.top, threshold), strict=True)
-    show = _show_json if options.json else _show_csv if options.csv else _show_text
+    least = threshold if unknown else -math.inf
+    answers = zip(found, opened.answers(found, top, least), strict=True)
+    show = _show_json if json else _show_csv if csv else _show_text
     # where answers can be seen to come, they say how far it is
-    seen = sys.stdout.isatty() and not options.json
-    with (Progress() if seen else LineProgress()).bar("predict", len(images)) as bar:
+    seen = sys.stdout.isatty() and not json
+    with (Progress() if seen else LineProgress()).bar("predict", len(found)) as bar:
         show(_noting_unreadable(answers, unreadable, bar))
     if unreadable or missing:
         sys.exit(1)
 
 
-def find_images(given: list[str]) -> tuple[list[Path], list[str], list[Skipped]]:
+def find_images(given: Sequence[str]) -> tuple[list[Path], list[str], list[Skipped]]:
     """Files as they are, there or not; the images of folders; what patterns match.
 
     Also which of the given folders and patterns have no image, and which files are none.

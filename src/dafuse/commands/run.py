@@ -1,40 +1,35 @@
 """`dafuse run [RECIPE] [--key value ...]`: signature = command line = recipe schema.
 
-The parser is built for the method and the data set that are asked for, from their signatures, so
-`--method.alpha` and `--data.root` are typed, documented and checked; an unknown key is an error.
+The options are those of the method and of the data set that are asked for, from their signatures,
+so `--method.alpha` and `--data.root` are typed, documented and checked; an unknown key is an error.
 What the command line says wins over what the recipe says.
 """
 
-import json
-import re
-from argparse import SUPPRESS
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import make_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
 
-from jsonargparse import ArgumentParser, Namespace
+from cyclopts import CoercionError, Parameter
+from cyclopts.config import Dict
 
-from dafuse.commands.bounded_yaml import read_yaml, require_bounded
-from dafuse.commands.parsing import mistyped
+from dafuse.commands.options import call
+from dafuse.commands.recipes import NAMED, read_recipe
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
-from dafuse.engine.config import RunConfig, flatten
-from dafuse.errors import DafuseError, did_you_mean
+from dafuse.engine.config import RunConfig
+from dafuse.errors import DafuseError
 from dafuse.report.runs import load_run
 
-RECIPES = Path(__file__).parent.parent / "recipes"
-NAMED = ("method", "data")  # options that are a name with options of its own
 LISTED = {"method": "methods", "data": "data"}
-TYPES = {  # as jsonargparse names them
-    "<class 'int'>": "a whole number",
-    "<class 'float'>": "a number",
-    "<class 'bool'>": "true or false",
-    "<class 'str'>": "text",
-}
-NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
+USUAL = {"method": "daf", "data": "glyphs"}
+TRUTHS = ("true", "false", "yes", "no", "null")
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     config = parse(arguments)
     from dafuse.engine.display import TerminalProgress
     from dafuse.engine.run import run
@@ -44,153 +39,115 @@ def main(arguments: list[str]) -> None:
     show_results([load_run(folder)], page=folder / "report.html", inside=folder)
 
 
-def parse(arguments: list[str]) -> RunConfig:
-    """The resolved configuration, or one line that says what is wrong with it."""
+def parse(arguments: Sequence[str]) -> RunConfig:
+    """Return the resolved configuration, or say in one line what is wrong with it."""
     recipe: dict[str, Any] = {}
     name = ""
     if arguments and not arguments[0].startswith("-"):
         name, *arguments = arguments
         recipe = read_recipe(name)
-    arguments = [_spell_out(argument) for argument in arguments]
-    chosen = {key: _last_value(arguments, f"--{key}.name") for key in NAMED}
-    parser = _parser(
-        chosen["method"] or recipe.get("method", {}).get("name", "daf"),
-        chosen["data"] or recipe.get("data", {}).get("name", "glyphs"),
-    )
-    kept = _kept(recipe, chosen)
-    for key in kept:
-        if f"--{key}" not in parser._option_string_actions:
-            known = [option[2:] for option in parser._option_string_actions]
-            hint = did_you_mean(key, known)
-            raise DafuseError(f"the recipe {name} has {key!r}, which is no option{hint}")
-    arguments = _as_arguments(kept) + arguments
-    for argument in arguments:  # the parser reads values as YAML
-        key, equals, value = argument.partition("=")
-        named = equals and key.startswith("--")
-        require_bounded(value if named else argument, key if named else "an option")
-    values = _plain(parser.parse_args(arguments))
-    values["data"]["name"], _ = resolve(values["data"]["name"])  # a path stands for its kind
-    return RunConfig(**values)
-
-
-def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe by path or by name, with `method: daf` spelled out as `method: {name: daf}`."""
-    path = Path(name)
-    if not path.is_file() and path.parent.name in ("", "recipes"):
-        path = RECIPES / path.with_suffix(".yaml").name
-    if not path.is_file():
-        hint = did_you_mean(path.stem, [recipe.stem for recipe in RECIPES.glob("*.yaml")])
-        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are{hint}")
-    recipe = read_yaml(path)
-    if not isinstance(recipe, dict):
-        raise DafuseError(f"{path} must hold keys and values")
-    recipe.pop(NOTES, None)
+    typed = _spelled_out(arguments)
+    chosen = {}
     for key in NAMED:
-        if isinstance(recipe.get(key), str):
-            recipe[key] = {"name": recipe[key]}
-        named = recipe.get(key, {})
-        if not isinstance(named, dict) or not isinstance(named.get("name", ""), str):
-            raise DafuseError(f"{path}: {key} must be a name, or a name with options")
-    for key, value in recipe.items():
-        inner = value.items() if key in NAMED else [("", value)]
-        for option, one in inner:
-            if isinstance(one, dict):
-                told = f"{key}.{option}".rstrip(".")
-                raise DafuseError(f"{path}: {told} must have a value, not keys of its own")
-    return recipe
+        own = recipe.pop(key, {})
+        named = own.pop("name", None)
+        told = _last_value(typed, f"--{key}")
+        chosen[key] = told or named or USUAL[key]
+        if told in (None, named):  # else its options are another one's
+            recipe[key] = own
+    typed = [*(f"--{key}={value}" for key, value in chosen.items()), *typed]
+    return call(_options_of(**chosen), "dafuse run", typed, [Dict(recipe, source=name), _checked])
 
 
-def expected(recipe: Path) -> dict[str, Any]:
-    """What a recipe of the package should give, and who says so; empty where nobody does."""
-    found: dict[str, Any] = read_yaml(recipe).get(NOTES, {})
-    return found
-
-
-def _kept(recipe: dict[str, Any], chosen: dict[str, str | None]) -> dict[str, Any]:
-    """Return the recipe's options, but those of a method or data set where another is chosen."""
-    return flatten(
-        {
-            key: value
-            for key, value in recipe.items()
-            if key not in NAMED or chosen[key] in (None, value.get("name"))
-        }
-    )
-
-
-def _as_arguments(options: dict[str, Any]) -> list[str]:
-    """Write options as if they were typed, so that they are checked the same way."""
-    return [
-        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in options.items()
-    ]
-
-
-def _parser(method: str, data: str) -> ArgumentParser:
+def _options_of(method: str, data: str) -> Callable[..., RunConfig]:
+    """Return a function whose options are those of a run, of this method and of this data set."""
     from dafuse.methods.registry import find_method
 
-    source, implied = resolve(data)
-    parser = _OneLineErrors(
-        prog="dafuse run",
-        usage="dafuse run [RECIPE] [options]",
-        description="Learn a stream of tasks with one method; started again, it goes on.",
-    )
-    parser.add_class_arguments(RunConfig, skip=set(NAMED))
-    parser.add_argument("--method.name", default=method, help=SUPPRESS)
-    parser.add_class_arguments(find_method(method), "method", skip={"trainer"})
-    parser.add_argument("--data.name", default=source, help=SUPPRESS)
-    parser.add_function_arguments(DATASETS[source], "data")
-    for action in parser._actions:  # what jsonargparse adds for a group is here a name
-        if action.option_strings in (["--method"], ["--data"]):
-            kind = action.option_strings[0][2:]
-            action.metavar = "NAME"
-            action.help = f"see dafuse list {LISTED[kind]}; the options below belong to this one"
-    parser.set_defaults({f"data.{key}": value for key, value in implied.items()})
-    return parser
+    source, implied = resolve(data)  # a path stands for its kind
+
+    def run(recipe: str | None = None, /, *, shared: Any, method: Any, data: Any) -> RunConfig:
+        if recipe is not None:
+            raise DafuseError(f"a recipe comes first: dafuse run {recipe} [options]")
+        return RunConfig(
+            method=_plain(method), data=_plain(data) | {"name": source}, **_plain(shared)
+        )
+
+    run.__doc__ = """Learn a stream of tasks with one method; started again, it goes on.
+
+    See dafuse list recipes, methods, data. Options of another method or data set are shown with
+    --method NAME --data NAME --help.
+
+    Args:
+        recipe: its name, or a file; options win over what it says
+    """
+    shared = _fields("", RunConfig, without=NAMED)
+    flat = Parameter(name="*")
+    run.__annotations__ |= {
+        "shared": Annotated[shared, flat],
+        "method": Annotated[_fields("method", find_method(method), without=["trainer"]), flat],
+        "data": Annotated[_fields("data", DATASETS[source], **implied), flat],
+    }
+    run.__kwdefaults__ = {"shared": shared()}
+    return run
 
 
-class _OneLineErrors(ArgumentParser):
-    def error(self, message: str, ex: Exception | None = None) -> None:
-        options = [option for action in self._actions for option in action.option_strings]
-        message = in_words(" ".join(message.split()))
-        raise mistyped(message, options, "dafuse run --method NAME --help")
+def _fields(kind: str, of: Callable[..., Any], without: Sequence[str] = (), **implied: Any) -> type:
+    """Return a dataclass of what a function or a class takes, documented as it is.
+
+    That of a kind has a name, which is `--KIND`, and its other options are `--KIND.OPTION`.
+    """
+    hints, found = get_type_hints(of), list[tuple[Any, ...]]()
+    if kind:
+        told = f"see dafuse list {LISTED[kind]}; the options below are those of this one"
+        name = Parameter(name=f"--{kind}", required=False, help=told)
+        found.append(("name", Annotated[str, name]))
+    for one in inspect.signature(of).parameters.values():
+        if one.name not in without:
+            spelled = "--" + f"{kind}.{one.name}".strip(".").replace("_", "-")
+            hint: Any = Annotated[hints[one.name], Parameter(name=spelled)]
+            default = implied.get(one.name, one.default)
+            found.append((one.name, hint, *([] if default is one.empty else [default])))
+    about = {"__doc__": of.__doc__, "__module__": __name__}
+    return make_dataclass(kind or "shared", found, kw_only=True, namespace=about)
 
 
-def in_words(message: str) -> str:
-    """What jsonargparse says of a value of the wrong type, without Python's names of types."""
-    wrong = re.fullmatch(r'Parser key "(.+?)": Expected an? (.+?)\. Got value: (.*)', message)
-    if wrong is None:
-        return message
-    key, expected, value = wrong.groups()
-    choices = re.fullmatch(r"typing\.Literal\[(.+)\]", expected)
-    if choices is not None:
-        expected = "one of " + choices[1].replace("'", "")
-    return f"{key} must be {TYPES.get(expected, expected)}, not {value}"
+def _checked(_app: Any, _commands: Any, arguments: Any) -> None:
+    """Read null as nothing where that is a value, and refuse numbers that are not finite."""
+    for argument in arguments:
+        kinds = get_args(argument.hint) or (argument.hint,)
+        for place, token in enumerate(argument.tokens):
+            if NoneType in kinds and token.value.lower() in ("null", "none"):
+                argument.tokens[place] = token.evolve(value="", implicit_value=None)
+            elif float in kinds and token.value.lower().strip("+-") in ("nan", "inf", "infinity"):
+                raise CoercionError(token=token, argument=argument, target_type=float)
 
 
-def _spell_out(argument: str) -> str:
-    """--method daf means --method.name daf, and --record alone means --record=true."""
-    if argument == "--record":
-        return "--record=true"
-    key, equals, value = argument.partition("=")
-    return f"{key}.name{equals}{value}" if key in [f"--{n}" for n in NAMED] else argument
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """Return `--method.name daf` as `--method daf`, and `--compiled false` as `--compiled=false`:
+    an option that may stand alone takes no further word.
+    """
+    words: list[str] = []
+    for word in arguments:
+        for key in NAMED:
+            if word.partition("=")[0] == f"--{key}.name":
+                word = word.replace(".name", "", 1)
+        last = words[-1] if words else ""
+        if word.lower() in TRUTHS and last.startswith("--") and "=" not in last:
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
 
 
-def _last_value(arguments: list[str], option: str) -> str | None:
+def _last_value(arguments: Sequence[str], option: str) -> str | None:
     value = None
     for here, following in pairwise([*arguments, ""]):
-        if here == option:
-            value = following
-        elif here.startswith(f"{option}="):
-            value = here.partition("=")[2]
+        name, equals, given = here.partition("=")
+        if name == option:
+            value = given if equals else following
     return value
 
 
-def _plain(parsed: Namespace) -> dict[str, Any]:
-    """Namespaces as dicts, paths as strings: what JSON can hold."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Namespace):
-            return {k: plain(v) for k, v in vars(value).items()}
-        return str(value) if isinstance(value, Path) else value
-
-    return plain(parsed)
+def _plain(options: Any) -> dict[str, Any]:
+    """Return what JSON can hold: paths as strings."""
+    return {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}

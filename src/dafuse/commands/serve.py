@@ -1,6 +1,5 @@
 """`dafuse serve MODEL`: a model behind HTTP, with a page to try it and to teach it."""
 
-import argparse
 import ctypes
 import os
 import secrets
@@ -9,44 +8,105 @@ import threading
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dafuse.commands.open_model import (
-    BACKBONE,
-    add_network_options,
+    AS_USUAL,
+    Backbone,
+    Method,
+    Network,
     is_exported,
     open_model,
     open_or_create,
 )
-from dafuse.commands.parsing import Parser
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.taught.table import DEFAULT, METHODS
 
 if TYPE_CHECKING:
-    from dafuse.product.server.security import Access, Limits
+    from dafuse.product.classifier import Classifier
+    from dafuse.product.predictor import ExportedModel
+    from dafuse.product.server.security import Access
 
 M_ARENA_MAX = -8  # of glibc's malloc.h
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
-def main(arguments: list[str]) -> None:
-    options = _parse(arguments)
-    _require_servable(options)
+def serve(
+    model: str,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    open: bool = False,
+    allow_learn: bool = False,
+    token: str | None = None,
+    backbone: Backbone = None,
+    method: Method = None,
+    max_body_mb: float | None = None,
+    max_files: int | None = None,
+    max_pixels: int | None = None,
+    max_staged: int | None = None,
+    queue: int | None = None,
+    network: Network = AS_USUAL,
+) -> None:
+    """Serve a model: a page to try it in the browser, and an API (see /docs).
+
+    With --allow-learn it can be taught there, too. Pictures are held in memory only.
+
+    Args:
+        model: the model's folder, which with --allow-learn may be yet to come; or an .onnx file of
+            dafuse export
+        host: address to listen at
+        port: 0 takes a free one
+        open: open the page in the browser
+        allow_learn: whoever has the token may teach, forget, rename, undo and export
+        token: needed to teach and, from other machines, for everything; better given as
+            $DAFUSE_TOKEN, which other users cannot see; one is made and printed if left out
+        max_body_mb: megabytes of a request; 32 if left out
+        max_files: pictures in a request; 64 if left out
+        max_pixels: pixels of a picture; what 1 GB can decode if left out
+        max_staged: pictures that wait to be learned; 500 if left out
+        queue: pictures that wait to be predicted; 256 if left out
+    """
+    exported = is_exported(model)
+    if exported and (allow_learn or backbone or method):
+        raise DafuseError(
+            f"{model} is an exported file, which learns no more: serve the model's "
+            "folder to teach it, or leave out --allow-learn, --backbone and --method"
+        )
+    if not exported:
+        _require_servable(ModelFolder(model), allow_learn)
     _share_one_heap()
     from dafuse.product.server.app import create_app
     from dafuse.product.server.connections import Server
+    from dafuse.product.server.security import Limits
 
-    access, limits = _access(options), _limits(options)
-    listening = listen(options.host, options.port)  # before the network is loaded, which takes time
-    exported = is_exported(options.model)
-    served = open_model(options) if exported else open_or_create(options)
-    name = Path(options.model).expanduser().resolve().name
-    app = create_app(served, access, limits, learn=options.allow_learn, name=name)
-    _announce(options, access, listening, served.classes)
-    if options.open:
-        _open(_address(ANY.get(options.host, options.host), listening), access)
+    given = token or os.environ.get("DAFUSE_TOKEN") or None
+    access = _access(host, given, allow_learn)
+    limits: dict[str, Any] = {
+        "body_mb": max_body_mb,
+        "files": max_files,
+        "pixels": max_pixels,
+        "staged": max_staged,
+        "queue": queue,
+    }
+    asked = Limits(**{name: value for name, value in limits.items() if value is not None})
+    listening = listen(host, port)  # before the network is loaded, which takes time
+    served: Classifier | ExportedModel
+    if exported:
+        served = open_model(model, network)
+    else:
+        served = open_or_create(model, network, backbone=backbone, method=method)
+    name = Path(model).expanduser().resolve().name
+    app = create_app(served, access, asked, learn=allow_learn, name=name)
+    known = f"{len(served.classes)} classes" if served.classes else "nothing learned yet"
+    address = _address(host, listening)
+    print(f"serving {model} ({known}) at {address}; Ctrl-C ends it", flush=True)
+    if access.token != given:
+        print(f"to teach it, open {address}/#token={access.token}", flush=True)
+    if open:
+        _open(_address(ANY.get(host, host), listening), access)
     # uvicorn takes both signals and raises them again, for the handlers before, when it has stopped
     with suppress(KeyboardInterrupt):
         Server(app).run(sockets=[listening])
@@ -60,45 +120,6 @@ def main(arguments: list[str]) -> None:
         os._exit(0)
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = Parser(
-        prog="dafuse serve",
-        description="Serve a model: a page to try it in the browser, and an API (see /docs). "
-        "With --allow-learn it can be taught there, too. Pictures are held in memory only.",
-    )
-    parser.add_argument(
-        "model",
-        help="the model's folder, which with --allow-learn may be yet to come; or an .onnx file "
-        "of dafuse export",
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument(
-        "--allow-learn",
-        action="store_true",
-        help="whoever has the token may teach, forget, rename, undo and export",
-    )
-    parser.add_argument(
-        "--token",
-        help="needed to teach and, from other machines, for everything; better given as "
-        "$DAFUSE_TOKEN, which other users cannot see (default: one is made and printed)",
-    )
-    parser.add_argument("--backbone", help=f"of a new model: {BACKBONE}")
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help=f"of a new model (default: {DEFAULT}): {', '.join(METHODS)}",
-    )
-    parser.add_argument("--max-body-mb", type=float, help="megabytes of a request (32)")
-    parser.add_argument("--max-files", type=int, help="pictures in a request (64)")
-    parser.add_argument("--max-pixels", type=int, help="pixels of a picture (what 1 GB can decode)")
-    parser.add_argument("--max-staged", type=int, help="pictures that wait to be learned (500)")
-    parser.add_argument("--queue", type=int, help="pictures that wait to be predicted (256)")
-    add_network_options(parser)
-    return parser.parse_args(arguments)
-
-
 def _share_one_heap() -> None:
     """Let all threads allocate from one heap, so that memory stays flat.
 
@@ -109,48 +130,26 @@ def _share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def _require_servable(options: argparse.Namespace) -> None:
+def _require_servable(folder: ModelFolder, allow_learn: bool) -> None:
     """Before anything heavy is imported."""
-    if is_exported(options.model):
-        if options.allow_learn or options.backbone or options.method:
-            raise DafuseError(
-                f"{options.model} is an exported file, which learns no more: serve the model's "
-                "folder to teach it, or leave out --allow-learn, --backbone and --method"
-            )
-        return
-    folder = ModelFolder(options.model)
-    if not options.allow_learn:
+    if not allow_learn:
         folder.require()
     elif not folder.exists():
         folder.require_claimable()
 
 
-def _access(options: argparse.Namespace) -> "Access":
+def _access(host: str, token: str | None, allow_learn: bool) -> "Access":
     from dafuse.product.server.security import Access, is_local
 
-    local = is_local(options.host)
-    token = options.token or os.environ.get("DAFUSE_TOKEN") or None
+    local = is_local(host)
     if token is None and not local:
         raise DafuseError(
-            f"others can reach {options.host}: give a token with --token or $DAFUSE_TOKEN, "
+            f"others can reach {host}: give a token with --token or $DAFUSE_TOKEN, "
             "or serve this machine only with --host 127.0.0.1"
         )
-    if token is None and options.allow_learn:
+    if token is None and allow_learn:
         token = secrets.token_urlsafe(18)
     return Access(token, everywhere=not local)
-
-
-def _limits(options: argparse.Namespace) -> "Limits":
-    from dafuse.product.server.security import Limits
-
-    given = {
-        "body_mb": options.max_body_mb,
-        "files": options.max_files,
-        "pixels": options.max_pixels,
-        "staged": options.max_staged,
-        "queue": options.queue,
-    }
-    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -166,19 +165,6 @@ def listen(host: str, port: int) -> socket.socket:
     # for all connections it accepts: else answers on one that stays open wait 40 ms
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
-
-
-def _announce(
-    options: argparse.Namespace,
-    access: "Access",
-    listening: socket.socket,
-    classes: list[str],
-) -> None:
-    address = _address(options.host, listening)
-    known = f"{len(classes)} classes" if classes else "nothing learned yet"
-    print(f"serving {options.model} ({known}) at {address}; Ctrl-C ends it", flush=True)
-    if access.token is not None and not (options.token or os.environ.get("DAFUSE_TOKEN")):
-        print(f"to teach it, open {address}/#token={access.token}", flush=True)
 
 
 def _address(host: str, listening: socket.socket) -> str:

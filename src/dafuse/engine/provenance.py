@@ -31,17 +31,17 @@ def compared_inputs(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[s
     ]
 
 
-def _program() -> str:
-    """Return how the user called it: dafuse for `python -m dafuse`, a script by its name."""
+def command_line() -> str:
+    """Return what the user typed: dafuse for `python -m dafuse`, a script by its name."""
     name = Path(sys.argv[0]).name
-    return "dafuse" if name == "__main__.py" else name
+    return shlex.join(["dafuse" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
 def provenance(network: Network, loader: Loader, device: torch.device) -> dict[str, Any]:
     dataset = loader.dataset
     return {
         "format": 1,
-        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "command": command_line(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": describe(device),

@@ -1,7 +1,7 @@
 """The paper's tables and figures, and some more, as experiments. No torch here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -32,19 +32,21 @@ class Experiment:
     cells: bool = False  # no runs, but classifiers on few images of few classes: `few_images.py`
 
 
-def _option(default: int, meaning: str) -> int:
-    option: int = field(default=default, metadata={"help": meaning})
-    return option
-
-
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How much of DAF's approximations to measure."""
+    """How much of DAF's approximations to measure.
 
-    tasks: int = _option(4, "tasks to measure, evenly spread over the stream")
-    images: int = _option(256, "training images of each of these tasks")
-    probes: int = _option(32, "vectors of random signs per tensor for the Hessian's diagonal")
-    coordinates: int = _option(50, "entries of each tensor with an exact second derivative")
+    Args:
+        tasks: tasks to measure, evenly spread over the stream
+        images: training images of each of these tasks
+        probes: vectors of random signs per tensor for the Hessian's diagonal
+        coordinates: entries of each tensor with an exact second derivative
+    """
+
+    tasks: int = 4
+    images: int = 256
+    probes: int = 32
+    coordinates: int = 50
 
 
 def _named(names: str) -> tuple[Options, ...]:

@@ -1,6 +1,7 @@
-"""YAML as plain values: its size is known before anything is built of it, and no key stands twice.
+"""Recipes: options of a run in a YAML file, which may be anybody's.
 
-A few aliases of aliases stand for more values than fit into any memory, so they are counted first.
+A few aliases of aliases stand for more values than fit into any memory. So the size of what a file
+stands for is known before anything is built of it; and no key stands twice.
 """
 
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 
 import yaml
 
-from dafuse.errors import DafuseError
+from dafuse.errors import DafuseError, did_you_mean
 
+RECIPES = Path(__file__).parent.parent / "recipes"
+NAMED = ("method", "data")  # options that are a name with options of its own
+NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
 MOST_BYTES = 2**18  # bytes of a file
 MOST = 20_000  # values, each counted as often as an alias stands for it
 DEEPEST = 40
@@ -21,7 +25,40 @@ class Unbounded(yaml.YAMLError):
     """YAML that is larger or deeper than anything that a person writes."""
 
 
-def read_yaml(path: Path) -> Any:
+def read_recipe(name: str) -> dict[str, Any]:
+    """Return a recipe by path or by name, with `method: daf` as `method: {name: daf}`."""
+    path = Path(name)
+    if not path.is_file() and path.parent.name in ("", "recipes"):
+        path = RECIPES / path.with_suffix(".yaml").name
+    if not path.is_file():
+        hint = did_you_mean(path.stem, [recipe.stem for recipe in RECIPES.glob("*.yaml")])
+        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are{hint}")
+    recipe = _read_yaml(path)
+    if not isinstance(recipe, dict):
+        raise DafuseError(f"{path} must hold keys and values")
+    recipe.pop(NOTES, None)
+    for key in NAMED:
+        if isinstance(recipe.get(key), str):
+            recipe[key] = {"name": recipe[key]}
+        named = recipe.get(key, {})
+        if not isinstance(named, dict) or not isinstance(named.get("name", ""), str):
+            raise DafuseError(f"{path}: {key} must be a name, or a name with options")
+    for key, value in recipe.items():
+        inner = value.items() if key in NAMED else [("", value)]
+        for option, one in inner:
+            if isinstance(one, dict):
+                told = f"{key}.{option}".rstrip(".")
+                raise DafuseError(f"{path}: {told} must have a value, not keys of its own")
+    return recipe
+
+
+def expected(recipe: Path) -> dict[str, Any]:
+    """Return what a recipe of the package should give, and who says so; empty where nobody does."""
+    found: dict[str, Any] = _read_yaml(recipe).get(NOTES, {})
+    return found
+
+
+def _read_yaml(path: Path) -> Any:
     """What a file holds: words, numbers, true, false and null, in lists and under words."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
@@ -39,20 +76,6 @@ def read_yaml(path: Path) -> Any:
             loader.dispose()
     _require_plain(value, path, "")
     return value
-
-
-def require_bounded(text: str, where: str) -> None:
-    """Refuse the text of an option that, read as YAML, is too large; any other text is well."""
-    if len(text) > MOST_BYTES:
-        raise DafuseError(f"{where} has more than {MOST_BYTES // 1024} KiB: that is no option")
-    if not any(sign in text for sign in "[{*"):
-        return
-    try:
-        _composed(yaml.SafeLoader(text))
-    except Unbounded as error:
-        raise DafuseError(f"{where}: {error}") from None
-    except yaml.YAMLError:
-        return  # a word, such as a path
 
 
 def _composed(loader: yaml.SafeLoader) -> yaml.Node | None:
