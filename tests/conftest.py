@@ -1,5 +1,6 @@
 """Fixtures of all tests: the same start for each, a small network, a plug-in for images."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,13 @@ from helpers.small_networks import small_vit
 settings.register_profile("dafuse", deadline=None)  # a busy machine is not a failure
 settings.load_profile("dafuse")
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives as long as the tests, and most of its visits."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from dafuse.backbones.network import Network
 from dafuse.data.preprocessing import Preprocessing
 
 STAGES: dict[str, Any] = {"depths": (1, 1, 2, 1), "dims": (8, 12, 16, 24)}
-WINDOWS: dict[str, Any] = {"depths": (2, 1, 2, 1), "embed_dim": 8, "num_heads": (1, 2, 2, 4)}
+WINDOWS: dict[str, Any] = {"depths": (2, 1, 1, 1), "embed_dim": 8, "num_heads": (1, 2, 2, 4)}
 TOKENS: dict[str, Any] = {"depth": 3, "embed_dim": 24, "num_heads": 3, "patch_size": 8}
 # family -> timm's name, what makes it small, and its side in pixels
 FAMILIES: dict[str, tuple[str, dict[str, Any], int]] = {

@@ -112,7 +112,7 @@ VARIANTS += [
     ("tuna", {**ALIGNED, "network": "Swin"}),
     ("lift", {**STAGED_ADAPTER, "tune": "each", "tune_tasks": 2}),
     ("lift", {"network": "ResNet"}),
-    ("layup", {"network": "MobileNet"}),
+    ("layup", {"network": "EfficientNet"}),
     ("finetune", {**EPOCHS, "network": "ResNet", "local_ce": False}),
 ]
 NAMES = [f"{name}-{'-'.join(str(v) for v in o.values())}" for name, o in VARIANTS]
