@@ -57,7 +57,7 @@ def read_inside(path: Name, inside: Name) -> bytes:
 
 
 def _open_plain(path: str, flags: int) -> int:
-    """Open neither a link nor what is no file; a pipe is not waited for."""
+    """Open a plain file: no link, no folder, and no pipe, which is not waited for."""
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags, 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -70,7 +70,7 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 def instead_of_file(path: Name) -> str:
-    """What there is that is no file, in words; "" for a file, and for nothing."""
+    """Return in words what is there instead of a file; "" for a file, and for nothing."""
     if os.path.isdir(path):
         return "a folder"
     is_other = os.path.exists(path) and not os.path.isfile(path)
@@ -126,7 +126,7 @@ def _opened_beside(target: Path) -> IO[bytes]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Delete what killed writes of this file left beside it. Those of the living are locked."""
+    """Delete what killed writes of this file left beside it. Writes under way hold a lock."""
     pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"
     for left in target.parent.glob(pattern):
         with suppress(OSError), open(left, "rb", opener=_open_plain) as file:
@@ -163,9 +163,9 @@ def make_folder(path: Name, inside: Name | None = None) -> Path:
 
 
 def require_writable(path: Name) -> None:
-    """Say so before long work, not after it, where `write_atomically` could not write its results.
+    """Refuse, before long work and not after it, a path that `write_atomically` could not write.
 
-    It makes another file beside the one that it replaces, and so does this.
+    As that does, it makes another file beside the one to be replaced.
     """
     target = _named(path)
     try:
@@ -198,9 +198,9 @@ def parse_json(content: str | bytes, path: object) -> Any:
 def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     """Hold this file's lock, which the system frees when its process ends, however it ends.
 
-    Where another has it, ``busy`` is called, to say so or to raise; after it the lock is waited
+    While another holds it, ``busy`` is called, to say so or to raise, and then the lock is waited
     for. Two threads of one process keep each other out as well. The file is in a folder of ours:
-    a link is refused, and what it holds, if it is not ours, stays.
+    a link is refused, and a file that is not ours keeps its contents.
     """
     folder = Path(path).parent
     try:
@@ -235,9 +235,9 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, but on Windows and file systems that sync no folder.
+    """Make the rename itself durable.
 
-    There a power cut may bring the old file back.
+    Windows and some file systems sync no folder: a power cut may bring the old file back there.
     """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

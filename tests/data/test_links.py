@@ -87,7 +87,7 @@ def test_a_file_by_two_names_is_taught_once(photos: Path, tmp_path: Path) -> Non
     report = create(tmp_path / "model").learn(photos)
     assert [one.images for one in report.classes] == [2, 3]
     (skipped,) = report.skipped
-    assert skipped.startswith(f"{photos / 'class 1' / 'same.png'}: the same picture is in class 0")
+    assert skipped.startswith(f"{photos / 'class 1' / 'same.png'}: the same image is in class 0")
 
 
 def test_asked_about_every_folder_is_read_once(photos: Path) -> None:

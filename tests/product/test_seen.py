@@ -1,4 +1,4 @@
-"""Pictures taught before are recognised; what is kept for that, and what becomes of it."""
+"""Images taught before are recognised; what is kept for that, and what becomes of it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_copies_in_one_lesson_count_once(tmp_path: Path) -> None:
     report = classifier.learn([*images, images[0], images[0]], [*names, names[0], names[-1]])
     assert (report.twice, report.again) == (1, 0)
     assert report.skipped == [
-        "image 9: the same picture is in class 0, so it is not taught as class 1; "
+        "image 9: the same image is in class 0, so it is not taught as class 1; "
         "keep it in one of them"
     ]
     assert [record.images for record in classifier.version.classes] == [4, 4]
@@ -152,7 +152,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     classifier = create(tmp_path / "model")
     classifier.learn(images, names, recognise=False)
     assert classifier.version.seen == []
-    assert "No hash of any picture is kept" in "\n".join(classifier.ledger().lines())
+    assert "No hash of any image is kept" in "\n".join(classifier.ledger().lines())
     report = classifier.learn([*images, images[0]], [*names, names[0]], recognise=False)
     assert [one.images for one in report.classes] == [5, 4]
     classifier.learn(images, names)
@@ -247,8 +247,8 @@ def test_the_ledger_says_what_hashes_are_and_how_many(tmp_path: Path) -> None:
     objects = map(classifier.folder.object_file, classifier.version.seen)
     size = sum(file.stat().st_size for file in objects)
     assert f"a key of this model: 8 of them, {size:,} bytes" in text
-    assert "uint64 [8]  64 bytes: a hash of each picture's pixels" in text
-    assert "How a picture looks cannot be told" in text
+    assert "uint64 [8]  64 bytes: a hash of each image's pixels" in text
+    assert "How an image looks cannot be told" in text
 
 
 def test_known_pictures_are_not_computed_again(

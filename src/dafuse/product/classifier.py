@@ -52,8 +52,8 @@ LESSON_OPTIONS = ("epochs", "lr", "holdout", "flip")  # of methods that train
 class Classifier(Answering):
     """Made by `create` or `open`. What it learned is in its folder, as versions.
 
-    Any number of threads may predict while one teaches: what predicts is never changed, and a
-    finished step puts another in its place. Steps wait for each other, in one process or several.
+    Any number of threads may predict while one teaches: a predictor never changes, and a finished
+    step puts another in its place. Steps wait for each other, in one process or several.
     """
 
     def __init__(self, folder: ModelFolder, version: Version, eye: Extractor) -> None:
@@ -79,7 +79,7 @@ class Classifier(Answering):
         seed: int = 1993,
         **settings: Any,
     ) -> "Classifier":
-        """A new model that knows nothing yet. Its folder is written by its first lesson.
+        """Make a model without classes. Its first lesson writes its folder.
 
         Args:
             path: where the model will be: a folder that is not there yet, or empty
@@ -112,7 +112,7 @@ class Classifier(Answering):
         device: str = "auto",
         threads: int | None = None,
     ) -> "Classifier":
-        """The model in this folder, with its backbone: the very weights it was taught with."""
+        """Open the model in this folder, with the very weights that it was taught with."""
         return cls._opened(ModelFolder(path), weights, device, threads)
 
     @classmethod
@@ -126,7 +126,7 @@ class Classifier(Answering):
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> "Classifier":
-        """A new model that knows what all of these were taught; they stay as they are."""
+        """Make a model that knows what all of these were taught; they stay as they are."""
         opened: list[Classifier] = []
         for model in models:
             if not isinstance(model, Classifier):
@@ -146,7 +146,7 @@ class Classifier(Answering):
         threads: int | None,
         like: "Classifier | None" = None,
     ) -> "Classifier":
-        """The model in this folder; one that was made as another shares that one's network."""
+        """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
         if like is not None and not _differences(version, like.version):
             return cls(folder, version, like.eye)
@@ -163,14 +163,14 @@ class Classifier(Answering):
 
     @property
     def version(self) -> Version:
-        """What is known of the version that predicts."""
+        """The version that predicts, as its file describes it."""
         return self._start if self._now is None else self._now[0]
 
     @property
     def current(self) -> VersionRef | None:
-        """What `undo` can be told to expect: the last step, by number and hash; None: no step yet.
+        """The last step, by number and hash, for `undo` to expect; None before the first.
 
-        Read it before `version`: in between, a step may end, and then undo refuses.
+        Read it before `version`: a step may end in between, and undo then refuses.
         """
         return self._current
 
@@ -181,7 +181,7 @@ class Classifier(Answering):
 
     @property
     def model(self) -> Predictor:
-        """What predicts now. It never changes."""
+        """The predictor of this version. It never changes."""
         return self._require_taught()[1]
 
     def _require_taught(self) -> tuple[Version, Predictor]:
@@ -190,7 +190,7 @@ class Classifier(Answering):
         return self._now
 
     def refresh(self) -> None:
-        """Become what the folder says now, after another process taught it."""
+        """Read the current version, after another process taught the model."""
 
         def load(version: Version) -> tuple[Version, Predictor]:
             self._require_same(version)
@@ -203,7 +203,7 @@ class Classifier(Answering):
             self._current = current
 
     def follow(self) -> None:
-        """As `refresh`, if the folder says something new; what cannot be read changes nothing."""
+        """Do as `refresh`, if the current version is another one; ignore one that is damaged."""
         with self._reading, suppress(DafuseError, OSError):
             if self.folder.exists() and self.folder.current() != self._current:
                 self.refresh()
@@ -225,7 +225,7 @@ class Classifier(Answering):
             images: a folder with a folder of images for each class; a .csv or .parquet of paths
                 and labels; an .npz of pixels and labels; or images, with labels
             labels: the class name of each image
-            recognise: leave out pictures that were taught before, and keep a short hash of each
+            recognise: leave out images that were taught before, and keep a short hash of each
                 that is taught now; else neither
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
@@ -269,7 +269,7 @@ class Classifier(Answering):
         return self.model.each_scores(images)
 
     def features(self, images: AnyImages) -> np.ndarray:
-        """[N, F], float32: what the classes are told apart by."""
+        """Return float32 [N, F], the features that tell classes apart."""
         return self.model.features(images)
 
     def forget(
@@ -281,7 +281,7 @@ class Classifier(Answering):
         return forgotten
 
     def trim(self, keep: int) -> list[int]:
-        """Delete all but so many of the newest versions; the numbers of those deleted."""
+        """Delete all but this many of the newest versions; return the numbers of those deleted."""
         return steps.trim(self.folder, keep)
 
     def rename(self, old: str, new: str, progress: Progress | None = None) -> None:
@@ -289,7 +289,7 @@ class Classifier(Answering):
         self.refresh()
 
     def undo(self, progress: Progress | None = None, expected: VersionRef | None = None) -> Version:
-        """Go back to the version before the last step; the version undone.
+        """Go back to the version before the last step; return the version undone.
 
         Args:
             progress: how to show that it waits
@@ -303,11 +303,11 @@ class Classifier(Answering):
         return summarise(self.folder)
 
     def ledger(self) -> Ledger:
-        """Every file and tensor that is kept, and what it says about the images."""
+        """List every file and tensor of the model, and what it says about the images."""
         return make_ledger(self.folder)
 
     def export(self, file: str | Path, int8: bool = False) -> Exported:
-        """One .onnx file that predicts without dafuse, of int8 weights if so asked.
+        """Write one .onnx file that predicts without dafuse, of float32 or int8 weights.
 
         It is compared with the model, and not written if it computes something else.
         """
@@ -322,7 +322,7 @@ class Classifier(Answering):
         return export(*self.folder.read(load), file, int8)
 
     def _built_on(self) -> tuple[Version, str]:
-        """What the next step builds on, whoever made it, and the hash of its file."""
+        """Return the version that the next step builds on, and the hash of its file."""
         if not self.folder.exists():
             self.folder.require_claimable()
             if self.version.number:
@@ -337,14 +337,14 @@ class Classifier(Answering):
         return version.seen_by(self.eye), current.sha256
 
     def _require_same(self, version: Version) -> None:
-        """Another process may have taught the model, but not made another one of it."""
+        """Refuse another model in this folder; another process may only have taught this one."""
         for part in _differences(version, self._start):
             raise DafuseError(
                 f"{self.folder.path} is now another model, with another {part}: open it again"
             )
 
     def _lesson_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Options of one lesson, for methods that train."""
+        """Return the options that have a value; refuse them where the method does not train."""
         options = {name: value for name, value in given.items() if value is not None}
         if unknown := sorted(options.keys() - set(LESSON_OPTIONS)):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
@@ -360,7 +360,7 @@ class Classifier(Answering):
         return taught(self.eye, version.settings, version.seed)
 
     def _method(self, version: Version) -> Teachable:
-        """The method, with all that it has learned."""
+        """Open the method, with all that it has learned."""
         method = self._blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
@@ -368,7 +368,7 @@ class Classifier(Answering):
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:
-        """What predicts: read, or solved again where undo came back to a version without."""
+        """Read the predictor, or solve it again where undo came back to a version without it."""
         with saying_what_is_wrong(self.folder, version):
             if self.folder.predicts(version):
                 method = self._blank_method(version)
@@ -390,6 +390,6 @@ class Classifier(Answering):
 
 
 def _differences(one: Version, other: Version) -> list[str]:
-    """What models were made with that no step changes, where it is not the same."""
+    """Return in what two models differ that no step changes."""
     parts = ("backbone", "method", "settings", "seed")
     return [part for part in parts if getattr(one, part) != getattr(other, part)]

@@ -40,12 +40,12 @@ class Answered:
 
     @property
     def answer(self) -> str:
-        """The name that was given: "unknown", or the most probable class."""
+        """The answer's name: "unknown", or the most probable class."""
         return "unknown" if self.unknown else self.best
 
     @property
     def right(self) -> bool:
-        """Whether the answer is the class; asked where the model knows it."""
+        """Whether the answer is the image's class, which the model must know."""
         return self.best == self.name and not self.unknown
 
 
@@ -122,7 +122,7 @@ class Evaluation:
 def evaluate(
     known: Sequence[str], answers: Answers, dataset: Dataset, progress: Progress
 ) -> Evaluation:
-    """Every image of the data set's training part, by a model that knows and answers this.
+    """Evaluate every image of the data set's training part by these answers.
 
     A class is the model's whose name `learn` would take for the same.
     """

@@ -24,7 +24,7 @@ from dafuse.product.evaluation import Answered, Evaluation, Score
 from dafuse.wording import counted
 
 MATRIX = 24  # classes in the matrix at most; of more, those confused most
-MISTAKES = 24  # pictures
+MISTAKES = 24  # images
 PAIRS = 15  # of confused classes
 THUMBNAIL = 168  # pixels, the longer side
 UNKNOWN = "unknown"

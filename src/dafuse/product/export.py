@@ -36,19 +36,19 @@ OF_FAMILIARITY = 10  # times that: it is of the size of logits, not of probabili
 
 @dataclass(frozen=True)
 class Difference:
-    """Between the answers of a file and those of its model."""
+    """The difference between the answers of a file and those of its model."""
 
     largest: float  # of probabilities
     mean: float
     familiarity: float  # the largest
     pictures: int
-    same: int  # of the pictures: the same class, or unknown by both
+    same: int  # of the images: the same class, or unknown by both
 
 
 @dataclass(frozen=True)
 class Exported:
     card: Card  # what the file says about itself
-    difference: Difference  # from the model, on pictures made for that
+    difference: Difference  # from the model, on images made for that
 
 
 def export(
@@ -85,7 +85,7 @@ def export(
 
 
 def require_exportable(path: Path) -> None:
-    """One line that says why this cannot be, before anything long is begun."""
+    """Refuse a path that cannot be written, before anything long is begun."""
     if path.suffix != ".onnx":
         raise DafuseError(f"the file must end in .onnx, not {path.name!r}")
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -212,7 +212,7 @@ def _with_card(network: "ModelProto", card: Card) -> bytes:
 
 
 def _quantised(network: "ModelProto") -> "ModelProto":
-    """Weights of the network's products as int8, a scale for each column; the classifier stays."""
+    """Make int8 of the weights in the network's products, by column, but not in the classifier."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -237,7 +237,7 @@ def _quantised(network: "ModelProto") -> "ModelProto":
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the quantiser's remarks to its own developers."""
+    """Silence the quantiser's remarks to its own developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -247,7 +247,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _difference(data: bytes, model: Predictor) -> Difference:
-    """Both are asked about the same pictures, the file as its users will ask it."""
+    """Compare the answers of both for the same images; the file runs as for its users."""
     pixels_N3SS = made_up(model.preprocessing.size)
     found = Answers(*session_of(data).run(OUTPUTS[1:], {INPUT: pixels_N3SS}))
     expected = model.head.answers(model.encode(pixels_N3SS))
@@ -266,7 +266,7 @@ def _difference(data: bytes, model: Predictor) -> Difference:
 
 
 def _require_same(found: Difference, card: Card, allowed: float) -> None:
-    """Refuse what does not compute what the model does."""
+    """Refuse a file that does not compute what the model does."""
     if not max(found.largest, found.familiarity / OF_FAMILIARITY) < allowed:  # or is no number
         raise DafuseError(
             f"what was exported of {card.backbone} gives other answers than the model "

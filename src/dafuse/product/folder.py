@@ -1,15 +1,15 @@
 """A model's folder: every step is a version, every tensor file is named by its own SHA-256.
 
-    model.json                     which version counts, the SHA-256 of its file, the oldest kept;
-                                   with a SHA-256 of its own
+    model.json                     the number of the current version, the SHA-256 of its file, the
+                                   oldest version kept, and a SHA-256 of its own
     versions/0003.json             that version: classes, settings, what was done, its objects
     objects/<sha256>.safetensors   arrays: the record of one class, what predicts, what is shared
-    .lock                          held by whoever changes the model
+    .lock                          held by a process that changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
-leaves the old model or the new one. What model.json does not lead to, through a version and its
-parents, does not count and is removed. Versions kept for undo go without what predicts, where the
-method can solve it again: it is all that is new in every version. No torch here.
+leaves the old model or the new one. Files that model.json does not lead to, through a version and
+its parents, are deleted. Versions kept for undo have no object that predicts, where the method can
+solve it again: it is the only one that is new in every version. No torch here.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -64,7 +64,7 @@ class ModelFolder:
         return self._has_pointer() or self._finished_first_step()
 
     def require(self) -> None:
-        """One line that says what is wrong where there is no model."""
+        """Refuse a path without a model, in one line that says what is wrong."""
         if self.exists():
             return
         teach = f"teach one with: dafuse learn {self.path} FOLDER"
@@ -78,7 +78,7 @@ class ModelFolder:
         raise DafuseError(f"{self.path} is not a dafuse model: it has no model.json")
 
     def require_claimable(self) -> None:
-        """Refuse to put a model where something else lies."""
+        """Refuse to make a model where something else is."""
         if self.path.exists() and not self.path.is_dir():
             raise DafuseError(f"{self.path} is a file; give a folder for the model")
         if self.path.exists() and not self._claimable():
@@ -120,9 +120,9 @@ class ModelFolder:
             yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
-        """Make something of the version that counts, without waiting for whoever changes it.
+        """Return what `make` makes of the current version, also while a process changes the model.
 
-        Files that go while they are read are no damage: then all is read again.
+        Files that are deleted meanwhile are no damage: then everything is read again.
         """
         self.require()
         self._finish_deleting()
@@ -138,11 +138,11 @@ class ModelFolder:
         raise DafuseError(f"{self.path} is being changed all the time: try again later")
 
     def current(self) -> VersionRef:
-        """The version that counts."""
+        """Return which version is the current one."""
         return self._pointers()[0]
 
     def oldest(self) -> int:
-        """The number of the first version that is kept; `undo` goes back no further."""
+        """Return the number of the first version that is kept, where `undo` ends."""
         return self._pointers()[1]
 
     def _pointers(self) -> tuple[VersionRef, int]:
@@ -151,16 +151,16 @@ class ModelFolder:
         return pointers_from_json(content, self.pointer_file)
 
     def current_if_any(self) -> VersionRef | None:
-        """The version that counts; None where there is none that can be read."""
+        """Return which version is the current one; None if none can be read."""
         try:
             return self.current()
         except DafuseError:
             return None
 
     def require_still(self, version: Version) -> None:
-        """For readers that found damage: another process may have removed the files meanwhile.
+        """Raise if another version is current by now: what looked like damage was deleted.
 
-        Then all is read again.
+        `read` then begins again.
         """
         if self.version(self.current()) != version:
             raise DafuseError(f"{self.path} was changed meanwhile")
@@ -170,7 +170,7 @@ class ModelFolder:
         return self._numbered(self._checked(file, wanted.sha256), wanted.number)
 
     def _numbered(self, data: bytes, number: int) -> Version:
-        """The version of this file; with another number, the file that counts would be deleted."""
+        """Read a version; refuse another number, by which the current file would be deleted."""
         file = self.version_file(number)
         version = from_json(parse_json(data, file), file)
         if version.number != number:
@@ -181,16 +181,16 @@ class ModelFolder:
         return version
 
     def history(self) -> list[Version]:
-        """The versions from the first that `undo` can reach to the one that counts."""
+        """Return the versions from the first that `undo` can reach to the current one."""
         versions, damage = self.readable_history(self.version(self.current()))
         if damage is not None:
             raise damage
         return versions
 
     def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
-        """The versions up to `last`, oldest first, as far back as their files are whole.
+        """Return the versions up to `last`, oldest first, as far back as their files are whole.
 
-        Beside them, the damage that ended the walk, if any did.
+        The damage that ended the walk, if any did, is returned beside them.
         """
         versions, oldest = [last], self.oldest()
         while (parent := versions[0].parent) is not None and parent.number >= oldest:
@@ -212,13 +212,13 @@ class ModelFolder:
             whole.add(digest)
 
     def predicts(self, version: Version) -> bool:
-        """Whether what predicts is there; else the method can solve it again."""
+        """Tell whether the object that predicts is there; else the method can solve it again."""
         return version.predict not in version.objects - version.lasting or (
             self.object_file(version.predict).exists()
         )
 
     def arrays(self, digest: str) -> Arrays:
-        """The tensors of an object; a damaged one is refused by its name."""
+        """Read the tensors of an object; refuse a damaged one by its name."""
         file = self.object_file(digest)
         try:
             found = load(self._checked(file, digest))
@@ -230,7 +230,7 @@ class ModelFolder:
         return found
 
     def _checked(self, file: Path, digest: str) -> bytes:
-        """The file's bytes, if they are those whose hash was written down."""
+        """Read a file; refuse one whose bytes do not have this hash."""
         try:
             data = read_inside(file, self.path)
         except OSError as error:
@@ -244,7 +244,7 @@ class ModelFolder:
         return data
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
-        """Write an object, unless it is there already; its name."""
+        """Write an object, unless it is there already, and return its name."""
         data = _as_bytes(arrays)
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
@@ -256,9 +256,10 @@ class ModelFolder:
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
-        """Write what predicts, solved again, if it has the same bits and the version still counts.
+        """Write the object that predicts, solved again, if its bits are the same as before.
 
-        Where another process changes the model, or nothing can be written, it is left out.
+        It is left out where the version is no longer current, another process changes the model,
+        or nothing can be written.
         """
         with suppress(DafuseError, OSError), self._locked(_busy):
             same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
@@ -266,7 +267,7 @@ class ModelFolder:
                 self.put(predict)
 
     def publish(self, version: Version, oldest: int = 1) -> None:
-        """Make this the version that counts. Its objects are there.
+        """Make this the current version. Its objects are written already.
 
         Versions before the oldest are deleted, as are those beyond the newest `KEPT`.
         """
@@ -284,24 +285,19 @@ class ModelFolder:
             raise
 
     def point_to(self, current: VersionRef, oldest: int = 1) -> None:
-        """The one step that changes what the model is; then what no longer counts is removed.
+        """Make another version the current one, in one move, and delete what is not needed then.
 
-        What was deleted before stays so: the oldest version never becomes an older one.
+        What was deleted stays deleted: the oldest version never becomes an older one.
         """
         if self._has_pointer():
             oldest = min(current.number, max(oldest, self.oldest()))
-        content: dict[str, Any] = {
-            "format": FORMAT,
-            "version": current.number,
-            "sha256": current.sha256,
-            "oldest": oldest,
-        }
-        write_sealed(self.pointer_file, content, self.path)
-        with suppress(OSError):  # what cannot be deleted now goes with the next change
+        pointer = {"format": FORMAT, "version": current.number, "sha256": current.sha256}
+        write_sealed(self.pointer_file, {**pointer, "oldest": oldest}, self.path)
+        with suppress(OSError):  # what cannot be deleted now is deleted with the next change
             self.remove_unreachable()
 
     def numbers(self) -> list[int]:
-        """Numbers of all versions whose files are there."""
+        """Return the numbers of all versions whose files are there."""
         stems = (file.stem for file in self.path.glob("versions/*.json"))
         return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]{4,9}", stem))
 
@@ -314,7 +310,7 @@ class ModelFolder:
             file.unlink()
 
     def require_removed(self) -> None:
-        """For steps that are done to delete: name what could not be deleted."""
+        """Raise, after a step that is to delete, if something could not be deleted."""
         if left := self._unreachable():
             raise DafuseError(
                 f"the step is done, but {left[0]} cannot be deleted: it goes with the next change "
@@ -322,7 +318,7 @@ class ModelFolder:
             )
 
     def _unreachable(self) -> list[Path]:
-        """The files that do not count."""
+        """Return the files that neither the current version nor undo needs."""
         try:
             history = self.history()
         except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
@@ -336,10 +332,10 @@ class ModelFolder:
         return [file for file in others if file.is_symlink() or not file.is_dir()]
 
     def _finish_deleting(self) -> None:
-        """Delete what a step left that was killed late: versions that are said to be deleted.
+        """Delete the versions that a step was to delete when it was killed.
 
-        `forget` for good promises that they are gone, so whoever reads the model sees to it, too:
-        it looks at names alone. Where nothing can be deleted, or another is at it, they stay.
+        `forget` for good promises that they are gone, so reading a model deletes them, too; it
+        looks at names alone. They stay where nothing can be deleted, or another process does it.
         """
         with suppress(DafuseError, OSError):
             if not self._is_held and min(self.numbers(), default=1) < self.oldest():
@@ -353,7 +349,7 @@ class ModelFolder:
         return self.path / "versions" / f"{number:04d}.json"
 
     def _has_pointer(self) -> bool:
-        """Whether there is a model.json, even one that cannot be read: a link, a folder."""
+        """Tell whether there is a model.json, even one that cannot be read: a link, a folder."""
         return os.path.lexists(self.pointer_file)
 
     def _claimable(self) -> bool:
@@ -363,7 +359,7 @@ class ModelFolder:
         return any(self.path.glob("versions/*.json"))
 
     def _finished_first_step(self) -> bool:
-        """Whether a first step was killed when all but model.json was written; finish it if so.
+        """Finish a first step that was killed when all but model.json was written, if one was.
 
         Otherwise nobody could teach this folder: it would be neither a model nor empty.
         """
@@ -384,11 +380,11 @@ class ModelFolder:
             self.point_to(VersionRef(1, hashlib.sha256(data).hexdigest()))
 
     def _require_not_lost(self) -> None:
-        """Else the next lesson would begin anew, and what is there would be removed."""
+        """Refuse versions without model.json, which the next lesson would delete."""
         if self._has_versions() and not self.exists():
             raise DafuseError(
-                f"{self.pointer_file} is missing, which says what counts of the versions that are "
-                "there: bring it back, or delete the folder to begin anew"
+                f"{self.pointer_file} is missing, which says which of the versions there counts: "
+                "bring it back, or delete the folder to start over"
             )
 
 

@@ -21,7 +21,7 @@ from dafuse.wording import counted
 
 STRANGER = "not part of the model"
 FOR_UNDO = ", kept for undo to version "
-HASHES = "short hashes of the pictures taught, by which they are recognised"
+HASHES = "short hashes of the images taught, by which they are recognised"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Ledger:
 
     @property
     def classes(self) -> list[Entry]:
-        """In the order in which they were learned; of some also what they were before."""
+        """The records of classes as they were learned; older ones of some stand beside them."""
         found = [(entry.of_class.id, entry) for entry in self.entries if entry.of_class]
         return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
@@ -72,7 +72,7 @@ class Ledger:
         return [*lines, "", *self.proof()]
 
     def proof(self) -> list[str]:
-        """What the files above can and cannot hold of the images."""
+        """Say what the files above can and cannot hold of the images."""
         lines = ["what is kept of each class, beside what its images held:"]
         records = [entry.of_class for entry in self.classes if entry.of_class is not None]
         for entry, record in zip(self.classes, records, strict=True):
@@ -103,25 +103,25 @@ class Ledger:
         return lines
 
     def _about_hashes(self) -> list[str]:
-        """What the hashes of pictures can tell, and to whom."""
+        """Say what the hashes of images can tell, and to whom."""
         found = [entry for entry in self.entries if entry.what.startswith(HASHES)]
         hashes = [
             prod(one.shape) for entry in found for one in entry.tensors if "hashes/" in one.name
         ]
         if not hashes:
-            return ["No hash of any picture is kept: none that was taught can be recognised."]
+            return ["No hash of any image is kept: none that was taught can be recognised."]
         return [
-            f"Beside that, {HASH_BYTES} bytes for each picture, a hash of its pixels with a key of "
+            f"Beside that, {HASH_BYTES} bytes for each image, a hash of its pixels with a key of "
             f"this model: {sum(hashes):,} of them, {sum(entry.bytes for entry in found):,} bytes.",
-            "Who has this folder and a picture can tell whether that very picture was taught, and",
+            "Who has this folder and an image can tell whether that very image was taught, and",
             "as which class; one that was saved again, cropped or made smaller is not known. A",
-            f"picture of more than {REDUCED_PIXELS:,} pixels is compared as reduced to so many.",
-            "How a picture looks cannot be told. Lessons with --no-recognise leave no hashes.",
+            f"image of more than {REDUCED_PIXELS:,} pixels is compared as reduced to so many.",
+            "How an image looks cannot be told. Lessons with --no-recognise leave no hashes.",
         ]
 
 
 def _singled_out(records: list[ClassRecord]) -> list[str]:
-    """Classes of which a kept state, or what lies between two of them, is of one or two images."""
+    """Return the classes of which a state, or the difference of two, is of one or two images."""
     counts: dict[int, set[int]] = {}
     for record in records:
         counts.setdefault(record.id, {0}).add(record.images)
@@ -154,7 +154,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
 
 
 class _Role(NamedTuple):
-    """What a file of the model is."""
+    """What a file of the model is for."""
 
     what: str
     kept: Mapping[str, str] = {}  # how names of its arrays begin -> what they are
@@ -164,9 +164,9 @@ class _Role(NamedTuple):
 def _roles(
     folder: ModelFolder, current: Version
 ) -> tuple[dict[str, _Role], dict[str, ClassRecord], DafuseError | None]:
-    """What each file is, and the class whose record it holds, by its name in the folder.
+    """Return what each file is for, and the class whose record it holds, by its name.
 
-    Beside them, the damage that keeps older versions from being known, if any does.
+    The damage that keeps older versions from being known, if any does, is returned beside them.
     """
     roles = {
         "model.json": _Role("which version counts, the hash of its file, the oldest version kept"),
@@ -176,7 +176,7 @@ def _roles(
     history, damage = folder.readable_history(current)
     if damage is not None:
         folder.require_still(current)
-    for version in history:  # the one that counts comes last and has the last word
+    for version in history:  # the current one comes last and has the last word
         kept = "" if version.number == current.number else f"{FOR_UNDO}{version.number}"
         words = entry_of(version.method, version.settings).words.kept
         roles[_name(folder, folder.version_file(version.number))] = _Role(
@@ -217,7 +217,7 @@ def _tensors(folder: ModelFolder, file: Path, role: _Role) -> list[KeptTensor]:
 
 
 def _require_same_shapes(ledger: Ledger) -> None:
-    """The proof's premise."""
+    """Refuse records of different shapes: the proof says that they are the same."""
     shapes = [[(one.name, one.shape) for one in entry.tensors] for entry in ledger.classes]
     for entry, one in zip(ledger.classes, shapes, strict=True):
         if one != shapes[0]:

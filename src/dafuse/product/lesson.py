@@ -30,7 +30,7 @@ from dafuse.taught.contract import Arrays, Encode, Lesson, Teachable
 
 @dataclass(frozen=True)
 class Planned:
-    """A lesson before its images are read: which class numbers they have."""
+    """A lesson before its images are read: all class names, and the label of each image."""
 
     names: list[str]  # of all classes, known and new
     known: int
@@ -45,7 +45,7 @@ class Read:
     rows: list[int]  # which images these are
     feats: list[np.ndarray]  # of each, where features were asked for
     pixels: list[int]  # numbers in each image: height x width x 3
-    digests: list[bytes]  # of each, where pictures are recognised
+    digests: list[bytes]  # of each, where images are recognised
     skipped: list[Skipped]  # could not be read, or were taught as another class
     unreadable: set[int]  # which images could not be read
     again: int = 0  # images that were taught before, as the same class
@@ -60,7 +60,7 @@ class _Cut(NamedTuple):
     """What is taken of an image when it is decoded."""
 
     pixels: int
-    digest: bytes  # b"": pictures are not recognised
+    digest: bytes  # b"": images are not recognised
     taught_as: int | None  # the id of the class that it was taught as before
     square_3SS: np.ndarray | None
 
@@ -188,7 +188,7 @@ def read(
 ) -> Read:
     """Decode each image once; with an encoder, also compute features of those to be learned.
 
-    With ``seen``, pictures that were taught before are left out, and those that come twice.
+    With ``seen``, images that were taught before are left out, and those that come twice.
     """
 
     def cut(pixels_HW3: np.ndarray) -> _Cut:
@@ -219,7 +219,7 @@ def read(
 
 
 def _first(digest: bytes, met: set[bytes]) -> bool:
-    """Whether this picture was not met yet; now it is."""
+    """Tell whether this image comes for the first time, and note that it came."""
     if digest in met:
         return False
     if digest:
@@ -233,7 +233,7 @@ def _sorted_out(
     found: Iterable[tuple[_Cut, np.ndarray | None] | UnreadableImage],
     advance: Callable[[], None],
 ) -> Read:
-    """What is learned of the images, and what becomes of the others."""
+    """Sort images into those to learn and, with the reason, those left out."""
     result = Read([], [], [], [], [], set())
     names_of_ids = {record.id: record.name for record in version.classes}
     first_class: dict[bytes, str] = {}  # in this lesson
@@ -248,7 +248,7 @@ def _sorted_out(
         cut, feats_F = one
         if cut.taught_as is not None and cut.taught_as not in names_of_ids:
             raise DafuseError(
-                f"the model has hashes of pictures of class {cut.taught_as}, and no such class: "
+                f"the model has hashes of images of class {cut.taught_as}, and no such class: "
                 "restore it from a copy, or teach with --no-recognise"
             )
         before = None if cut.taught_as is None else names_of_ids[cut.taught_as]
@@ -280,11 +280,11 @@ def _taught_otherwise(before: str, now: str) -> str:
 
 
 def _in_both(first: str, now: str) -> str:
-    return f"the same picture is in {first}, so it is not taught as {now}; keep it in one of them"
+    return f"the same image is in {first}, so it is not taught as {now}; keep it in one of them"
 
 
 def without_empty(planned: Planned, found: Read) -> Planned:
-    """The images that are learned; new classes without any are left out, and said to be."""
+    """Return the images to learn; new classes without any are left out and reported."""
     labels_N = planned.labels_N[found.rows]
     present = set(labels_N.tolist())
     kept = [

@@ -1,4 +1,4 @@
-"""What a method has learned: its arrays, as objects of a model's folder and back. No torch here."""
+"""The arrays of a method, as objects of a model's folder and back. No torch here."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from dafuse.product.folder import ModelFolder
 from dafuse.product.version import Version
 from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
 
-ROWS = "classifier/rows"  # what predicts, in models of format 1
+ROWS = "classifier/rows"  # the class weights in models of format 1
 
 
 class Objects(NamedTuple):
@@ -35,26 +35,26 @@ def put_arrays(folder: ModelFolder, arrays: Arrays, classes: int) -> Objects:
 
 
 def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
-    """What predicts: arrays named ``shared/`` and ``predict/``. Records are left unread."""
+    """Read the arrays that predict, named ``shared/`` and ``predict/``; leave records unread."""
     shared = folder.arrays(version.shared) if version.shared else {}
     predict: dict[str, Any] = folder.arrays(version.predict)
     if ROWS in predict:
-        rows_CD = predict[ROWS]
-        predict = {"weights": rows_CD, "bias": np.zeros(len(rows_CD), np.float32)}
+        weights_CD = predict[ROWS]
+        predict = {"weights": weights_CD, "bias": np.zeros(len(weights_CD), np.float32)}
     if len(predict["bias"]) != len(version.classes):
         raise ValueError("there is not one weight vector for each class")
     return {**named(SHARED, shared), **named(PREDICT, predict)}
 
 
 def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
-    """All that a method goes on from; without what predicts, where that has to be solved again."""
+    """Read all arrays of a method; without ``predict/`` where that has to be solved again."""
     records = [folder.arrays(one.record) for one in version.classes]
     stacked = {name: np.stack([one[name] for one in records]) for name in records[0]}
     return {**read_beside_records(folder, version), **named(CLASS, stacked)}
 
 
 def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
-    """All but the records; without what predicts, where that has to be solved again."""
+    """Read all but the records; without ``predict/`` where that has to be solved again."""
     if not version.number:
         return {}
     if folder.predicts(version):
@@ -64,7 +64,7 @@ def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
 
 @contextmanager
 def saying_what_is_wrong(folder: ModelFolder, version: Version) -> Iterator[None]:
-    """What cannot be made of a version's objects is damage, or was never written by dafuse."""
+    """Name the version's file where its objects are damaged or were never written by dafuse."""
     try:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:

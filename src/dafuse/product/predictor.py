@@ -1,4 +1,4 @@
-"""What predicts: a version of a model, or an exported file. It never changes. No torch here.
+"""Predictors: a version of a model, or an exported file. They never change. No torch here.
 
 An exported model needs numpy, Pillow and onnxruntime alone:
 
@@ -55,7 +55,7 @@ HOW_TO = PICTURES | {
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an image was taken for."""
+    """The answer for one image."""
 
     name: str  # of the class; "unknown" where it is like none of them
     probability: float  # of the most probable class, also where the answer is unknown
@@ -81,14 +81,14 @@ def predicted(
 
 
 class Scores(NamedTuple):
-    """What one image is answered."""
+    """The probabilities and the familiarity of one image."""
 
     probabilities_C: np.ndarray
     familiarity: float
 
 
 class Answering(ABC):
-    """What answers images with classes, wherever its probabilities come from."""
+    """A model that answers images with classes, wherever its probabilities come from."""
 
     @property
     @abstractmethod
@@ -102,12 +102,12 @@ class Answering(ABC):
 
     @abstractmethod
     def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
-        """Scores of each image, or why it could not be read, as they come."""
+        """Return scores of each image, or why it could not be read, one by one."""
 
     def predict(
         self, images: AnyImages, top: int = 1, threshold: float | None = None
     ) -> list[Prediction]:
-        """What each image is taken for.
+        """Return the answer for each image.
 
         Args:
             images: paths, Pillow images, uint8 arrays [H, W, 3], bytes of files; one or many
@@ -121,7 +121,7 @@ class Answering(ABC):
     def answers(
         self, images: Sequence[AnyImage], top: int = 1, threshold: float | None = None
     ) -> Iterator[Prediction | UnreadableImage]:
-        """As `predict`, one by one, where an image that cannot be read answers with the reason."""
+        """Do as `predict`, one by one; an image that cannot be read is answered with the reason."""
         threshold = self.threshold if threshold is None else threshold
         for scores in self.each_scores(images):
             if isinstance(scores, UnreadableImage):
@@ -141,7 +141,7 @@ class Answering(ABC):
 
 
 class Predictor(Answering):
-    """One version of a model, ready to predict. Any number of threads may ask it at once."""
+    """One version of a model, ready to predict. Any number of threads may use it at once."""
 
     def __init__(
         self, names: list[str], encode: Encode, head: Head, looks: Preprocessing, threads: int
@@ -174,7 +174,7 @@ class Predictor(Answering):
         return in_parts(images, AT_ONCE, scores_of, cut, self.threads)
 
     def features(self, images: AnyImages) -> np.ndarray:
-        """Float32 [N, F]: what the classes are told apart by."""
+        """Return float32 [N, F], the features that tell classes apart."""
         given = as_list(images)
 
         def features_of(squares: list[np.ndarray]) -> list[np.ndarray]:

@@ -1,17 +1,17 @@
-"""Pictures taught before, recognised by short hashes of their pixels. No torch here.
+"""Images taught before, recognised by short hashes of their pixels. No torch here.
 
-The decoded pixels of a picture give a digest, and the digest with a random key of the model a hash
-of 8 bytes. Hashes and the classes they were taught as are kept; digests are not. Large pictures are
+The decoded pixels of an image give a digest, and the digest with a random key of the model a hash
+of 8 bytes. Hashes and the classes they were taught as are kept; digests are not. Large images are
 reduced first (`data.images.reduced`), as the server reduces what it is sent, so that a photograph
 is known again whichever way it comes.
 
-Who has the model's folder and a picture can tell whether that picture was taught. One that was
+Whoever has the model's folder and an image can tell whether that image was taught. One that was
 saved again, cropped or made smaller by another program has another hash. So may a JPEG that another
-version of Pillow or of its decoder reads, or reduces: it is then taught as a new picture. No
-picture follows from a hash.
+version of Pillow or of its decoder reads, or reduces: it is then taught as a new image. No image
+can be computed from a hash.
 
 A merged model has the hashes of all its parts, each with the key they were made with: hashes of
-different keys cannot be compared, but a picture that comes again is looked for under every key.
+different keys cannot be compared, but an image that comes again is looked for under every key.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from dafuse.product.version import Version
 from dafuse.taught.contract import Arrays
 
 MOST_OBJECTS = 32  # with hashes; beyond, those of all lessons are written as one
-HASH_BYTES = 8  # of a million pictures, a new one has the hash of another with a chance of 5e-14
+HASH_BYTES = 8  # of a million images, a new one has the hash of another with a chance of 5e-14
 WORDS = {  # what the ledger says of the arrays
-    "hashes/": "a hash of each picture's pixels, with the key that its name ends in: it tells "
-    "whether a picture that one has was taught, and nothing of how pictures look",
+    "hashes/": "a hash of each image's pixels, with the key that its name ends in: it tells "
+    "whether an image that one has was taught, and nothing of how images look",
     "classes/": "the class each of these was taught as, by its number",
 }
 
 
 def digest_of(pixels_HW3: np.ndarray) -> bytes:
-    """A digest of a picture, reduced if it is large: equal for equal pixels and shapes alone."""
+    """Return a digest of an image, reduced if large: equal for equal pixels and shapes alone."""
     pixels_HW3 = np.ascontiguousarray(reduced(pixels_HW3))
     digest = hashlib.blake2b(pixels_HW3.data, digest_size=32)
     digest.update(repr(pixels_HW3.shape).encode())
@@ -56,14 +56,14 @@ class Hashes:
     classes_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def find(self, wanted: np.uint64) -> int | None:
-        """The class of a hash; None: it is not here."""
+        """Return the class of a hash; None for an unknown one."""
         place = int(np.searchsorted(self.hashes_N, wanted))
         if place == len(self.hashes_N) or self.hashes_N[place] != wanted:
             return None
         return int(self.classes_N[place])
 
     def joined(self, *others: "Hashes") -> "Hashes":
-        """All of them; what is in several keeps the class that it has in the first."""
+        """Join them; a hash that is in several keeps its class of the first."""
         hashes_N = np.concatenate([self.hashes_N, *(one.hashes_N for one in others)])
         classes_N = np.concatenate([self.classes_N, *(one.classes_N for one in others)])
         hashes_N, first_N = np.unique(hashes_N, return_index=True)
@@ -82,7 +82,7 @@ class Seen:
 
     @classmethod
     def of(cls, folder: ModelFolder, version: Version) -> "Seen":
-        """Those of a version; a model of the old format, which has no key, gets one."""
+        """Read those of a version; a model of format 1, which has no key, gets one."""
         parts = [_load(folder, digest) for digest in version.seen]
         keys = list(dict.fromkeys(key for part in parts for key in part))
         by_key = {
@@ -91,14 +91,14 @@ class Seen:
         return cls(version.key or new_key(), by_key)
 
     def class_of(self, digest: bytes) -> int | None:
-        """The id of the class that a picture was taught as; None: it was not, as far as is known"""
+        """Return the id of the class that an image was taught as; None: as far as known, none."""
         for key, one in self.by_key.items():
             if (found := one.find(_hash(key, digest))) is not None:
                 return found
         return None
 
     def shared_with(self, other: "Seen") -> int:
-        """How many pictures are known to be in both."""
+        """Count the images that are known to be in both."""
         return sum(
             len(np.intersect1d(self.by_key[key].hashes_N, one.hashes_N))
             for key, one in other.by_key.items()
@@ -112,7 +112,7 @@ class Seen:
         return Seen(self.key, by_key)
 
     def renumbered(self, new_id: Callable[[int], int]) -> "Seen":
-        """The same, where classes have other ids."""
+        """Return the same hashes with other ids of classes."""
         return Seen(
             self.key,
             {
@@ -124,7 +124,7 @@ class Seen:
         )
 
     def put(self, folder: ModelFolder) -> list[str]:
-        """Write them; the name of the object, if there is anything to write."""
+        """Write them, if there are any; return the names of objects."""
         return _put(folder, self.by_key)
 
 
@@ -135,9 +135,9 @@ def with_lesson(
     digests: Sequence[bytes],
     class_ids: Sequence[int],
 ) -> list[str]:
-    """The objects with hashes when a lesson's pictures are remembered, too, in one of their own.
+    """Write a lesson's hashes as one object; return the objects with all hashes.
 
-    So versions share what earlier lessons brought.
+    So versions share the objects of earlier lessons.
     """
     hashes_N = np.array([_hash(seen.key, digest) for digest in digests], np.uint64)
     order_N = np.argsort(hashes_N, kind="stable")
@@ -148,7 +148,7 @@ def with_lesson(
 
 
 def with_classes(folder: ModelFolder, version: Version, class_ids: Collection[int]) -> list[str]:
-    """The objects with hashes when only the pictures of these classes are remembered."""
+    """Write the hashes of these classes only; return the objects with them."""
     kept = np.array(sorted(class_ids), np.int32)
     objects = []
     for digest in version.seen:
@@ -169,7 +169,7 @@ def _load(folder: ModelFolder, digest: str) -> dict[str, Hashes]:
         types = one.hashes_N.dtype, one.classes_N.dtype
         alike = one.hashes_N.shape == one.classes_N.shape and one.hashes_N.ndim == 1
         if types != (np.uint64, np.int32) or not alike:
-            raise DafuseError(f"{folder.object_file(digest)} does not hold hashes of pictures")
+            raise DafuseError(f"{folder.object_file(digest)} does not hold hashes of images")
     return found
 
 

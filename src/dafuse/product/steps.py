@@ -37,9 +37,9 @@ def forget(
 ) -> Forgotten:
     """Remove classes with their records; for good, also from every older version and the history.
 
-    For good, every older version is deleted, for each tells of them: `undo` then has nothing left
-    to take back, rather than too much. A class may be forgotten for good that is only in older
-    versions, or only named in the history.
+    For good, every older version is deleted, since each names them: `undo` then has nothing left
+    to take back. A class that only older versions have, or only the history names, can be forgotten
+    for good, too.
     """
     folder.require()
     if not names:
@@ -49,15 +49,15 @@ def forget(
         current = folder.current()
         version = folder.version(current)
         history = folder.readable_history(version)[0] if for_good else [version]
-        ids = _ids(history, names, _names_told(version) if for_good else set())
-        rows = [row for row, record in enumerate(version.classes) if record.id not in ids]
-        if not rows:
+        ids = _ids(history, names, _names_in_history(version) if for_good else set())
+        remaining = [n for n, record in enumerate(version.classes) if record.id not in ids]
+        if not remaining:
             raise DafuseError(
                 f"these are all classes of {folder.path}: delete the folder to forget everything"
             )
         changes: dict[str, Any] = {}
-        if len(rows) < len(version.classes):
-            changes = _without(folder, version, rows, open_method(version))
+        if len(remaining) < len(version.classes):
+            changes = _without(folder, version, remaining, open_method(version))
         shown = [FORGOTTEN] if for_good else names
         step = {"did": "forget", "when": now(), "classes": shown, "for_good": for_good}
         after = version.next(step, current.sha256, **changes)
@@ -75,25 +75,26 @@ def forget(
 
 
 def _without(
-    folder: ModelFolder, version: Version, rows: list[int], method: Teachable
+    folder: ModelFolder, version: Version, remaining: list[int], method: Teachable
 ) -> dict[str, Any]:
-    """What changes in a version that knows only the classes at these rows."""
-    method.drop(rows)
-    objects = put_arrays(folder, method.arrays(), len(rows))
+    """Return what changes in a version when only these of its classes remain, by position."""
+    method.drop(remaining)
+    objects = put_arrays(folder, method.arrays(), len(remaining))
+    classes = [version.classes[position] for position in remaining]
     return {
         "classes": [
-            replace(version.classes[row], record=record)
-            for row, record in zip(rows, objects.records, strict=True)
+            replace(one, record=record)
+            for one, record in zip(classes, objects.records, strict=True)
         ],
         "shared": objects.shared,
         "predict": objects.predict,
-        "seen": with_classes(folder, version, [version.classes[row].id for row in rows]),
+        "seen": with_classes(folder, version, [one.id for one in classes]),
         "numbers": method.numbers(),
     }
 
 
 def _called(history: list[Version], ids: set[int], names: list[str]) -> set[str]:
-    """Every name that these classes ever had, as versions and renamings tell."""
+    """Return every name that these classes ever had, in versions and renamings."""
     called = {composed(one.name) for v in history for one in v.classes if one.id in ids}
     called |= set(names)
     for step in reversed(history[-1].history):
@@ -102,26 +103,26 @@ def _called(history: list[Version], ids: set[int], names: list[str]) -> set[str]
     return called
 
 
-def _names_told(version: Version) -> set[str]:
-    """The names of all classes that the history tells of."""
-    told: set[str] = set()
+def _names_in_history(version: Version) -> set[str]:
+    """Return the names of all classes in the version's history."""
+    found: set[str] = set()
 
     def note(name: str) -> str:
-        told.add(composed(name))
+        found.add(composed(name))
         return name
 
     for step in version.history:
         _with_names(step, note)
-    return told - {FORGOTTEN}
+    return found - {FORGOTTEN}
 
 
 def _unnamed(step: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """A step of the history without these names."""
+    """Return a step of the history without these names."""
     return _with_names(step, lambda name: FORGOTTEN if composed(name) in names else name)
 
 
 def _with_names(step: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """A step of the history with every name of a class changed."""
+    """Return a step of the history with every name of a class changed."""
 
     def changed(entries: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
         return [{**one, **{key: change(one[key]) for key in keys}} for one in entries]
@@ -138,7 +139,7 @@ def _with_names(step: dict[str, Any], change: Callable[[str], str]) -> dict[str,
 
 
 def trim(folder: ModelFolder, keep: int, progress: Progress | None = None) -> list[int]:
-    """Delete all but the newest versions; the numbers of those deleted."""
+    """Delete all but the newest versions; return the numbers of those deleted."""
     folder.require()
     if keep < 1:
         raise DafuseError(f"at least 1 version must be kept, not {keep}")
@@ -170,11 +171,11 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
 def undo(
     folder: ModelFolder, progress: Progress | None = None, expected: VersionRef | None = None
 ) -> tuple[Version, Version]:
-    """Go back to the version before; what was undone is removed. The undone one, and this one.
+    """Go back to the version before and delete the undone one; return the undone one and this.
 
-    Not to a version of which a file is damaged: the model that counts may be the last whole one.
-    What another process does while this one waits for it is not undone; nor, where a version is
-    expected, another one.
+    A version with a damaged file is refused: the current one may be the last that is whole. Steps
+    of another process, which this one waited for, are not undone; nor are any where another version
+    is expected.
     """
     folder.require()
     seen = expected or folder.current()
@@ -192,7 +193,7 @@ def undo(
 
 
 def _before(folder: ModelFolder, version: Version) -> tuple[VersionRef, Version]:
-    """The version before this one, with every file of it checked."""
+    """Return the version before this one, after a check of all its files."""
     wanted = version.parent
     if wanted is None:
         raise DafuseError(f"{folder.path} has no earlier version: there is nothing to undo")
@@ -212,11 +213,11 @@ def _before(folder: ModelFolder, version: Version) -> tuple[VersionRef, Version]
     return wanted, before
 
 
-def _ids(history: list[Version], names: list[str], told: set[str]) -> set[int]:
-    """The classes of these names: those of today, and those that had the name and are gone.
+def _ids(history: list[Version], names: list[str], in_history: set[str]) -> set[int]:
+    """Return the ids of the classes that have these names, or had them and are gone.
 
-    A class that was called so once and is still here, by another name, stays. A name may also be
-    one that the history tells of, of a class that no version holds any more.
+    A class that once had the name and now has another stays. A name may also stand only in the
+    history, for a class that no version holds any more.
     """
     today = {record.id: composed(record.name) for record in history[-1].classes}
     called = [(composed(record.name), record.id) for one in history for record in one.classes]
@@ -226,14 +227,14 @@ def _ids(history: list[Version], names: list[str], told: set[str]) -> set[int]:
         found = {number for number in ever if today.get(number, name) == name}
         if not found and (still := _still_here(history[-1], name, ever)):
             raise DafuseError(f"no class is called {name!r} any more: it is called {still!r} now")
-        if not found and name not in told:
+        if not found and name not in in_history:
             history[-1].position(name)  # says which there are
         ids |= found
     return ids
 
 
 def _still_here(version: Version, name: str, ever: set[int]) -> str | None:
-    """The name by which a class is known now that had this one and was renamed."""
+    """Return the present name of a class that had this one and was renamed."""
     called = name
     for step in version.history:
         if step["did"] == "rename" and composed(step["old"]) == called:
@@ -301,7 +302,7 @@ def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None)
 
 
 def _require_alike(parts: list[Part]) -> None:
-    """Refuse what cannot be added up, with the reason."""
+    """Refuse models that cannot be added up, with the reason."""
     folder, (first, _) = parts[0]
     for other_folder, (other, _) in parts[1:]:
         both = f"{folder.path} and {other_folder.path} cannot be merged"
@@ -316,7 +317,7 @@ def _require_alike(parts: list[Part]) -> None:
 
 
 def _numbered(classes: list[ClassRecord], version: Version) -> list[int]:
-    """Which class of the merged model each class of a version is; new ones come after."""
+    """Return which class of the merged model each class of a version is; new ones come last."""
     known = {same_name(record.name): number for number, record in enumerate(classes)}
     numbers = []
     for record in version.classes:
@@ -325,14 +326,14 @@ def _numbered(classes: list[ClassRecord], version: Version) -> list[int]:
 
 
 def _seen(folder: ModelFolder, version: Version, numbers: Sequence[int]) -> Seen:
-    """The hashes of a model to be merged, with the ids that its classes have there."""
+    """Read the hashes of a model, with the ids that its classes have in the merged one."""
     ids = {record.id: number for record, number in zip(version.classes, numbers, strict=True)}
     with saying_what_is_wrong(folder, version):
         return Seen.of(folder, version).renumbered(ids.__getitem__)
 
 
 def _by_one_key(parts: list[Part]) -> bool:
-    """Whether pictures that several of these models were taught can be told by their hashes."""
+    """Tell whether images that several of these models were taught show in their hashes."""
     versions = [version for _, (version, _) in parts]
     return len({version.key for version in versions}) == 1 and all(one.seen for one in versions)
 

@@ -34,7 +34,7 @@ class Taught:
     right: int  # of them
 
     def how_sure(self) -> str:
-        """What is known of a class of few images."""
+        """Return a line about a class of few images."""
         what = f"{self.name} ({counted(self.known_from, 'image')})"
         if not self.tested:
             return f"{what}: too few to test"
@@ -79,7 +79,7 @@ class LearnReport:
         return [one for one in self.classes if one.known_from < FEW]
 
     def record(self) -> dict[str, Any]:
-        """What the version keeps of it: counts and accuracies, no names of images."""
+        """Return what the version keeps of it: counts and accuracies, no names of images."""
         kept = asdict(self)
         del kept["version"], kept["skipped"]
         return kept
@@ -163,7 +163,7 @@ def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) ->
 
 
 def _alike(names: list[str], tested: Tested, tested_C: np.ndarray) -> list[Alike]:
-    """Classes of which many images were taken for one other class, the worst first."""
+    """Return classes of which many images were taken for one other class, the worst first."""
     pairs = Counter(zip(tested.labels_N.tolist(), tested.answers_N.tolist(), strict=True))
     found = [
         Alike(names[true], names[answer], count / int(tested_C[true]))
@@ -206,7 +206,7 @@ class Summary:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Everything that was done, the oldest first; also what undo cannot reach any more."""
+        """Every step, the oldest first; also those that undo cannot reach any more."""
         found = {step["version"]: step for one in self.history for step in one.history}
         return [found[number] for number in sorted(found)]
 
@@ -230,7 +230,7 @@ def summarise(folder: ModelFolder) -> Summary:
 
 
 def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], dict[int, str]]:
-    """The versions that are known, and what is wrong with which."""
+    """Return the versions that are known, and what is wrong with which."""
     history, cut = folder.readable_history(last)
     damaged = {}
     if cut is not None and history[0].parent is not None:
@@ -248,7 +248,7 @@ def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], 
 
 
 def describe(version: Version) -> str:
-    """The step that made a version, in a line."""
+    """Describe the step that made a version, in a line."""
     return describe_step(version.step)
 
 

@@ -54,7 +54,7 @@ class ClassRecord:
 
 @dataclass(frozen=True)
 class BackboneRecord:
-    """The frozen network, which is not in the folder, and what its images must look like."""
+    """The frozen network, which is not in the folder, and how its images are preprocessed."""
 
     tag: str
     sha256: str
@@ -88,7 +88,7 @@ class BackboneRecord:
 
 @dataclass(frozen=True)
 class VersionRef:
-    """Another version, by its number and the hash of its file."""
+    """Which version: its number and the hash of its file."""
 
     number: int
     sha256: str
@@ -97,25 +97,25 @@ class VersionRef:
 @dataclass(frozen=True)
 class Version:
     number: int
-    parent: VersionRef | None  # the version before, that `undo` goes back to
+    parent: VersionRef | None  # the version before, to which `undo` goes back
     made_by: str  # the version of dafuse
     backbone: BackboneRecord
     method: str
     settings: dict[str, Any]  # of the method, every option
     seed: int
     flip: bool  # whether a lesson trains on mirrored images, too, unless it says otherwise
-    key: str  # random: pictures that were taught are recognised by a hash with this key
+    key: str  # random: images that were taught are recognised by a hash with this key
     next_id: int  # of classes
     classes: list[ClassRecord]  # in the order of the class weights
     shared: str  # SHA-256 of the object with what is kept of all classes together; "" for nothing
-    predict: str  # SHA-256 of the object that features are answered with
-    seen: list[str]  # SHA-256 of each object with hashes of pictures taught
+    predict: str  # SHA-256 of the object with what turns features into answers
+    seen: list[str]  # SHA-256 of each object with hashes of images taught
     numbers: dict[str, float]  # of the method: temperature, threshold and the like
     history: list[dict[str, Any]]  # every step so far, this version's own last
 
     @property
     def step(self) -> dict[str, Any]:
-        """What made this version of the one before."""
+        """The step that made this version of the one before."""
         return self.history[-1] if self.history else {}
 
     @property
@@ -124,24 +124,24 @@ class Version:
 
     @property
     def objects(self) -> set[str]:
-        """Every object this version needs."""
+        """Every object that this version needs."""
         records = {one.record for one in self.classes}
         return {self.shared, self.predict, *self.seen, *records} - {""}
 
     @property
     def lasting(self) -> set[str]:
-        """The objects that it needs while another version counts: what predicts can be solved."""
+        """The objects it needs while another version is current: some methods solve `predict`."""
         solved = entry_of(self.method, self.settings).solves_again
         return self.objects - ({self.predict} if solved else set())
 
     def seen_by(self, eye: Extractor) -> "Version":
-        """The same version, with the place where the file of its network lies now."""
+        """Return this version with the present place of its network's file."""
         if eye.file is None:
             return self
         return replace(self, backbone=replace(self.backbone, file=str(eye.file.absolute())))
 
     def position(self, name: str) -> int:
-        """The number of a class, or one line that says there is none of that name."""
+        """Return a class's position; refuse, in one line, a name that no class has."""
         names = list(map(composed, self.names))  # a terminal may spell an accent in another way
         if composed(name) not in names:
             raise DafuseError(
@@ -152,7 +152,7 @@ class Version:
         return names.index(composed(name))
 
     def next(self, step: dict[str, Any], sha256: str, **changes: Any) -> "Version":
-        """The version after this one, whose own file has this hash (version 0 has no file)."""
+        """Return the next version; this one's file has this hash (version 0 has no file)."""
         number = self.number + 1
         parent = VersionRef(self.number, sha256) if self.number else None
         history = [*self.history, {"version": number, **step}]
@@ -163,7 +163,7 @@ class Version:
 def blank(
     backbone: BackboneRecord, method: str, settings: dict[str, Any], seed: int, key: str
 ) -> Version:
-    """Version 0: a model that has learned nothing. It is never written."""
+    """Return version 0, of a model that has learned nothing. It is never written."""
     return Version(
         number=0,
         parent=None,
@@ -261,7 +261,7 @@ def from_json(content: Any, file: object) -> Version:
 
 
 def pointers_from_json(content: Any, file: object) -> tuple[VersionRef, int]:
-    """Return the version that counts and the number of the oldest, as model.json names them."""
+    """Return the current version and the number of the oldest, as model.json names them."""
     require_format(content, file)
     try:
         _require_countable(content)
@@ -305,7 +305,7 @@ def _require_countable(value: Any, depth: int = 0) -> None:
 
 
 def _of_format_1(content: dict[str, Any]) -> dict[str, Any]:
-    """The same as format 2 has it: models were taught by DAF alone."""
+    """Return the same in format 2: models of format 1 were taught by DAF alone."""
     calibration = content["calibration"]
     cosines = 20.0  # what cosines were multiplied by
     accuracy = content["step"].get("held_out_accuracy")

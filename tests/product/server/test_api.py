@@ -90,7 +90,7 @@ def test_health_classes_and_metrics(asked: httpx.Client) -> None:
     assert knows["teaching"] is False
     assert knows["limits"] == {"body_bytes": 2**19, "files": 4, "pixels": 10_000}
     asked.post("/predict", files=files(grey(1), grey(2)))
-    asked.post("/predict", files=files(b"no picture"))
+    asked.post("/predict", files=files(b"no image"))
     asked.get("/made/up")
     lines = asked.get("/metrics").text.splitlines()
     assert 'dafuse_requests_total{route="/predict",status="200"} 1.0' in lines
@@ -216,7 +216,7 @@ def cut_off() -> bytes:
 
 def test_what_cannot_be_read_is_answered_in_its_place(greys: Greys, asked: httpx.Client) -> None:
     bad = {
-        "no.txt": (b"no picture", "no.txt cannot be read: not an image that Pillow knows"),
+        "no.txt": (b"no image", "no.txt cannot be read: not an image that Pillow knows"),
         "a.heic": (b"?", "a.heic cannot be read: HEIC needs a plug-in: pip install pillow-heif"),
         "cut.png": (cut_off(), "cut.png cannot be read: "),
         "large.png": (grey(1, side=101), "large.png has more than 10,000 pixels"),

@@ -135,7 +135,7 @@ def test_a_name_that_only_case_tells_from_waiting_pictures_is_refused(
     for name in ("class 1", "dog"):
         served.post(f"/classes/{name}/images", files=files(grey(1)), headers=BEARER)
     as_added = said(served.post("/classes/Dog/images", files=files(grey(1)), headers=BEARER))
-    for name in ("class 1", "class 0"):  # with and without pictures that wait
+    for name in ("class 1", "class 0"):  # with and without images that wait
         refused = rename(served, name, "Dog")
         assert (refused.status_code, said(refused)) == (422, as_added)
         assert known(served) == ["class 0", "class 1", "class 2"]

@@ -24,20 +24,20 @@ def test_it_answers_with_bars(
         expect(page.get_by_role("heading", name="Teach it")).to_be_hidden()
         for change in ("Rename A", "Forget A", "Download as .onnx"):
             expect(page.get_by_role("button", name=change)).to_be_hidden()
-        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
+        page.get_by_label("Choose images").set_input_files(pictures["A"][0])
         answer = page.locator(".answer")
         expect(answer.get_by_role("heading")).to_have_text(expected.name)
         bars = answer.get_by_role("listitem")
         expect(bars).to_contain_text([name for name, _ in expected.top])
         expect(bars.first).to_contain_text(f"{100 * expected.top[0][1]:.1f} %")
         assert answer.locator("img").evaluate("image => image.naturalWidth") == 64
-        page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two requests
+        page.get_by_label("Choose images").set_input_files(pictures["X"])  # six: two requests
         expect(answer).to_have_count(7)
-        expect(page.locator("#ask-status")).to_have_text("6 pictures answered.")
-        page.get_by_label("Choose pictures").set_input_files(
-            {"name": "notes.txt", "mimeType": "image/png", "buffer": b"no picture"}
+        expect(page.locator("#ask-status")).to_have_text("6 images answered.")
+        page.get_by_label("Choose images").set_input_files(
+            {"name": "notes.txt", "mimeType": "image/png", "buffer": b"no image"}
         )
-        expect(page.locator("#ask-status")).to_have_text("0 pictures answered, 1 skipped:")
+        expect(page.locator("#ask-status")).to_have_text("0 images answered, 1 skipped:")
         expect(page.locator("#ask-skipped")).to_contain_text("notes.txt cannot be read")
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 360  # nothing sticks out of a small screen
@@ -48,7 +48,7 @@ def test_a_picture_unlike_all_is_unknown(
 ) -> None:
     with opened(browser, model) as page:
         object.__setattr__(model.model.head, "threshold", 1e9)  # nothing is familiar any more
-        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
+        page.get_by_label("Choose images").set_input_files(pictures["A"][0])
         answer = page.locator(".answer")
         playwright.expect(answer.get_by_role("heading")).to_have_text("unknown")
         playwright.expect(answer).to_contain_text("Unlike every class")
@@ -78,7 +78,7 @@ def test_pictures_can_be_dropped_and_pasted(
         playwright.expect(page.get_by_label("Name of a class")).to_be_focused()
         page.keyboard.type("O")
         page.evaluate(bring, ["#teach-drop", "paste", data])  # the focus is in that half
-        playwright.expect(page.locator(".staged")).to_contain_text("O 1 picture")
+        playwright.expect(page.locator(".staged")).to_contain_text("O 1 image")
 
 
 def test_an_accent_spelt_in_two_ways_is_one_class(
@@ -89,11 +89,11 @@ def test_an_accent_spelt_in_two_ways_is_one_class(
         rows = page.locator(".staged")
         for name, waiting in (("cafe\u0301", 2), ("caf\u00e9", 4)):
             page.get_by_label("Name of a class").fill(name)
-            page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
-            expect(rows).to_contain_text([f"caf\u00e9 {waiting} pictures"])
+            page.get_by_label("Add images of it").set_input_files(pictures["O"][:2])
+            expect(rows).to_contain_text([f"caf\u00e9 {waiting} images"])
         expect(rows).to_have_count(1)
         expect(rows.locator("img")).to_have_count(4)
-        page.get_by_role("button", name="Remove the pictures of").click()
+        page.get_by_role("button", name="Remove the images of").click()
         expect(rows).to_have_count(0)
         expect(page.get_by_role("button", name="Learn")).to_be_disabled()
 
@@ -104,16 +104,16 @@ def test_learning_when_nothing_waits_any_more_asks_for_pictures(
     expect = playwright.expect
     with opened(browser, model, f"#token={TOKEN}") as page:
         page.get_by_label("Name of a class").fill("O")
-        page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
+        page.get_by_label("Add images of it").set_input_files(pictures["O"][:2])
         expect(page.locator(".staged")).to_have_count(1)
         gone = "fetch('/classes/O/images', {method: 'DELETE', headers: {Authorization: '%s'}})"
         page.evaluate(gone % f"Bearer {TOKEN}")  # from elsewhere: the page does not know
         learn = page.get_by_role("button", name="Learn")
         learn.click()
-        expect(page.locator("#teach-status")).to_have_text("Add pictures first.")
+        expect(page.locator("#teach-status")).to_have_text("Add images first.")
         expect(page.locator(".staged")).to_have_count(0)
         expect(learn).to_be_disabled()
-        page.get_by_label("Add pictures of it").set_input_files(pictures["O"][:2])
+        page.get_by_label("Add images of it").set_input_files(pictures["O"][:2])
         expect(learn).to_be_enabled()
 
 
@@ -124,7 +124,7 @@ def test_it_is_taught_and_tried_and_undone(
     with opened(browser, model) as page:
         for name in ("O", "l"):
             page.get_by_label("Name of a class").fill(name)
-            page.get_by_label("Add pictures of it").set_input_files(pictures[name])
+            page.get_by_label("Add images of it").set_input_files(pictures[name])
             if name == "O":  # the token is asked for once: a wrong one again
                 dialog = page.get_by_role("dialog", name="The server's token")
                 dialog.get_by_label("Token").fill("not this one")
@@ -132,10 +132,10 @@ def test_it_is_taught_and_tried_and_undone(
                 expect(dialog).to_contain_text("was not right")
                 dialog.get_by_label("Token").fill(TOKEN)
                 dialog.get_by_role("button", name="Continue").click()
-            row = page.locator(".staged", has_text=f"{name} 6 pictures")
+            row = page.locator(".staged", has_text=f"{name} 6 images")
             expect(row.locator("img")).to_have_count(6)
         expect(page.get_by_role("button", name="Undo last step")).to_be_disabled()
-        mirrored = page.get_by_role("checkbox", name="Pictures may be mirrored")
+        mirrored = page.get_by_role("checkbox", name="Images may be mirrored")
         expect(mirrored).to_be_hidden()  # for methods that train
         page.get_by_role("button", name="Learn").click()
         status = page.locator("#teach-status")
@@ -152,7 +152,7 @@ def test_it_is_taught_and_tried_and_undone(
         expect(classes_known(page)).to_have_text(["A", "X", "O", "l"])
 
         expected = model.predict(pictures["O"][0], top=4)[0]
-        page.get_by_label("Choose pictures").set_input_files(pictures["O"][0])
+        page.get_by_label("Choose images").set_input_files(pictures["O"][0])
         expect(page.locator(".answer").get_by_role("listitem")).to_contain_text(
             [name for name, _ in expected.top]
         )
@@ -177,8 +177,8 @@ def test_a_lesson_that_waits_for_another_process_says_so(
     other = Classifier.open(model.folder.path, device="cpu")
     with opened(browser, model, f"#token={TOKEN}") as page:
         page.get_by_label("Name of a class").fill("O")
-        page.get_by_label("Add pictures of it").set_input_files(pictures["O"])
-        expect(page.locator(".staged")).to_contain_text("O 6 pictures")
+        page.get_by_label("Add images of it").set_input_files(pictures["O"])
+        expect(page.locator(".staged")).to_contain_text("O 6 images")
         with other.folder.changing(Progress()):
             page.get_by_role("button", name="Learn").click()
             expect(page.get_by_role("status").filter(has_text="Waiting")).to_have_text(
@@ -252,15 +252,15 @@ def test_everything_can_be_done_by_keyboard(
             page.keyboard.press("Control+a")
             page.keyboard.type(name)
             page.keyboard.press("Enter")
-            choose(page.get_by_label("Add pictures of it"), pictures[name][:3])
-            expect(page.locator(".staged", has_text=f"{name} 3 pictures")).to_be_visible()
-        to(page.get_by_role("button", name="Remove the pictures of X"))
+            choose(page.get_by_label("Add images of it"), pictures[name][:3])
+            expect(page.locator(".staged", has_text=f"{name} 3 images")).to_be_visible()
+        to(page.get_by_role("button", name="Remove the images of X"))
         page.keyboard.press("Enter")
         expect(page.locator(".staged")).to_have_count(1)
         expect(page.get_by_label("Name of a class")).to_be_focused()
-        choose(page.get_by_label("Add pictures of it"), pictures["X"][:3])
+        choose(page.get_by_label("Add images of it"), pictures["X"][:3])
         expect(page.locator(".staged")).to_have_count(2)
-        mirrored = page.get_by_role("checkbox", name="Pictures may be mirrored")
+        mirrored = page.get_by_role("checkbox", name="Images may be mirrored")
         expect(mirrored).to_have_accessible_description(
             "Switch off for letters, signs, left and right hands. It is remembered."
         )
@@ -271,7 +271,7 @@ def test_everything_can_be_done_by_keyboard(
         page.keyboard.press("Enter")
         expect(page.locator("#teach-status")).to_contain_text("Learned A, X")
         expect(classes_known(page)).to_have_text(["A", "X"])
-        choose(page.get_by_label("Choose pictures"), pictures["A"][:1])
+        choose(page.get_by_label("Choose images"), pictures["A"][:1])
         expect(page.locator(".answer")).to_have_count(1)
         expect(mirrored).not_to_be_checked()
         page.reload()

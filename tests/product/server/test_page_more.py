@@ -1,4 +1,4 @@
-"""The page in a real Chromium: many pictures, the camera, classes, history and download."""
+"""The page in a real Chromium: many images, the camera, classes, history and download."""
 
 import re
 from collections import Counter
@@ -30,12 +30,12 @@ def test_many_pictures_are_summed_up_and_filtered(
     mean = sum(one.probability for one in answers if one.top[0][0] == "A") / best["A"]
     unknown = sum(one.unknown for one in answers if one.top[0][0] == "A")
     with opened(browser, model, teachable=False) as page:
-        table = page.get_by_role("table", name="pictures")
-        page.get_by_label("Choose pictures").set_input_files(asked[:3])
+        table = page.get_by_role("table", name="images")
+        page.get_by_label("Choose images").set_input_files(asked[:3])
         expect(page.locator(".answer")).to_have_count(3)
         expect(table).to_be_hidden()  # three can be seen at once
-        page.get_by_label("Choose pictures").set_input_files(asked[3:])
-        expect(page.get_by_role("table", name="36 pictures")).to_be_visible()
+        page.get_by_label("Choose images").set_input_files(asked[3:])
+        expect(page.get_by_role("table", name="36 images")).to_be_visible()
         row = table.locator("tbody tr", has=page.get_by_role("rowheader", name="A"))
         expect(row.get_by_role("cell")).to_have_text(
             [str(best["A"]), f"{100 * mean:.1f} %", str(unknown or "–")]
@@ -80,27 +80,27 @@ def test_a_file_that_cannot_be_read_stops_no_other(
     ]
     with opened(browser, model, f"#token={TOKEN}") as page:
         expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
-        page.get_by_label("Choose pictures").set_input_files(chosen)
-        expect(page.locator("#ask-status")).to_have_text("9 pictures answered, 5 skipped:")
+        page.get_by_label("Choose images").set_input_files(chosen)
+        expect(page.locator("#ask-status")).to_have_text("9 images answered, 5 skipped:")
         expect(page.get_by_label("Files that cannot be read").get_by_role("listitem")).to_have_text(
             lines
         )
-        expect(page.get_by_role("table", name="9 pictures")).to_be_visible()
+        expect(page.get_by_role("table", name="9 images")).to_be_visible()
         names = page.locator(".answer img").evaluate_all("all => all.map((image) => image.alt)")
         assert names == [path.name for path in chosen if path not in bad]
         page.get_by_role("button", name="Clear all").click()
         expect(page.locator("#ask-skipped li")).to_have_count(0)
 
         page.get_by_label("Name of a class").fill("O")
-        page.get_by_label("Add pictures of it").set_input_files(chosen)
+        page.get_by_label("Add images of it").set_input_files(chosen)
         status, notes = page.locator("#teach-status"), page.locator("#notes li")
-        expect(status).to_have_text("9 pictures of O added, 5 skipped:")
+        expect(status).to_have_text("9 images of O added, 5 skipped:")
         expect(notes).to_have_text(lines)
-        expect(page.locator(".staged")).to_contain_text("O 9 pictures")
+        expect(page.locator(".staged")).to_contain_text("O 9 images")
         expect(page.locator(".thumbs img")).to_have_count(9)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        page.get_by_label("Add pictures of it").set_input_files(pictures["X"][0])
-        expect(status).to_have_text("1 picture of O added.")
+        page.get_by_label("Add images of it").set_input_files(pictures["X"][0])
+        expect(status).to_have_text("1 image of O added.")
         expect(notes).to_have_count(0)
 
 
@@ -123,9 +123,9 @@ def test_lists_asked_at_the_same_time_keep_their_answers(
         page.route("**/predict*", hold_the_second)
         expect(classes_known(page)).to_have_count(2)  # and with them how many files a request has
         shown = page.locator(".answer img")
-        page.get_by_label("Choose pictures").set_input_files(pictures["X"])  # six: two are held
+        page.get_by_label("Choose images").set_input_files(pictures["X"])  # six: two are held
         expect(shown).to_have_count(4)
-        page.get_by_label("Choose pictures").set_input_files(pictures["A"][0])
+        page.get_by_label("Choose images").set_input_files(pictures["A"][0])
         expect(shown).to_have_count(5)
         expected = [pictures["A"][0], *pictures["X"]]  # the newest list first
         if cleared:
@@ -145,8 +145,8 @@ def test_unknown_pictures_can_be_singled_out(
     sure = sorted(one.familiarity for one in model.predict(pictures["A"] + pictures["X"]))
     with opened(browser, model, teachable=False) as page:
         object.__setattr__(model.model.head, "threshold", (sure[4] + sure[5]) / 2)
-        page.get_by_label("Choose pictures").set_input_files(pictures["A"] + pictures["X"])
-        expect(page.get_by_role("table", name="12 pictures")).to_be_visible()
+        page.get_by_label("Choose images").set_input_files(pictures["A"] + pictures["X"])
+        expect(page.get_by_role("table", name="12 images")).to_be_visible()
         page.get_by_label("Show", exact=True).select_option("unknown (5)")
         expect(page.locator(".answer h3")).to_have_text(["unknown"] * 5)
 
@@ -259,7 +259,7 @@ def test_pictures_are_taken_with_the_camera(
         page.get_by_role("region", name="What is this?").get_by_role(
             "button", name="Use the camera"
         ).click()
-        dialog = page.get_by_role("dialog", name="Take a picture")
+        dialog = page.get_by_role("dialog", name="Take a photo")
         take = dialog.get_by_role("button", name="Take it")
         expect(take).to_be_focused()
         page.keyboard.press("Enter")
@@ -278,12 +278,12 @@ def test_pictures_are_taken_with_the_camera(
         expect(dialog).to_be_hidden()
         page.keyboard.type("pattern")
         camera.click()
-        for number in ("1 picture", "2 pictures"):
+        for number in ("1 photo", "2 photos"):
             take.click()
             expect(dialog.get_by_role("status")).to_have_text(f"{number} taken.")
         page.keyboard.press("Escape")
         expect(seen).to_have_js_property("srcObject", None)
-        expect(page.locator(".staged")).to_contain_text("pattern 2 pictures")
+        expect(page.locator(".staged")).to_contain_text("pattern 2 images")
 
 
 def test_without_a_camera_it_is_not_offered_or_says_why(
@@ -304,7 +304,7 @@ def test_without_a_camera_it_is_not_offered_or_says_why(
             }"""
         )
         page.get_by_role("button", name="Use the camera").first.click()
-        dialog = page.get_by_role("dialog", name="Take a picture")
+        dialog = page.get_by_role("dialog", name="Take a photo")
         expect(dialog.get_by_role("status")).to_have_text("There is no camera.")
         expect(dialog.get_by_role("button", name="Take it")).to_be_disabled()
 

@@ -123,7 +123,7 @@ def test_teaching_makes_a_token_and_a_model_and_stops_within_a_lesson(tmp_path: 
         out = stopped(run, signal.SIGTERM)  # as Ctrl-C, which the other tests press
     assert out == (
         "stopped: the lesson was broken off, the model is as it was; "
-        "16 pictures not yet learned are gone\n"
+        "16 images not yet learned are gone\n"
     )
     assert not (tmp_path / "new" / "model.json").exists()  # the lesson was broken off
 
@@ -138,7 +138,7 @@ def test_the_token_can_come_from_the_environment(model: Path) -> None:
         headers = {"Authorization": "Bearer from-outside"}
         httpx.post(f"{url}/classes/new/images", files=image, headers=headers)
         out = stopped(run)
-    assert out == "stopped: 1 picture not yet learned is gone\n"
+    assert out == "stopped: 1 image not yet learned is gone\n"
     assert "token" not in out  # whoever gave it knows it
 
 

@@ -120,7 +120,7 @@ def test_flip_is_offered_where_adapters_are_trained(tmp_path: Path) -> None:
         assert served.get("/classes").json()["flip"] is True
         refused = served.post("/learn?flip=false", headers=BEARER)
         assert refused.status_code == 409
-        assert "no pictures wait" in said(refused)  # and nothing against flip
+        assert "no images wait" in said(refused)  # and nothing against flip
 
 
 TRAINS = {  # or may: it reads the images itself
@@ -367,10 +367,10 @@ def test_staging_has_a_limit_and_can_be_taken_back(tmp_path: Path) -> None:
         assert dropped.json() == {"name": "ä b", "staged": 0}
         refused = served.delete("/classes/ä b/images", headers=BEARER)
         assert refused.status_code == 404
-        assert "no pictures of 'ä b'" in said(refused)
+        assert "no images of 'ä b'" in said(refused)
         refused = served.post("/learn", headers=BEARER)
         assert refused.status_code == 409
-        assert "no pictures wait" in said(refused)
+        assert "no images wait" in said(refused)
         assert served.get("/learn", headers=BEARER).json()["state"] == "idle"
 
 
@@ -381,11 +381,11 @@ def test_what_cannot_be_read_is_skipped_and_named(tmp_path: Path) -> None:
             named = [("files", file) for file in sent.items()]
             return served.post("/classes/cat/images", files=named, headers=BEARER)
 
-        some = stage(a=grey(1), b=b"no picture", c=grey(2)[:45], d=grey(3))
+        some = stage(a=grey(1), b=b"no image", c=grey(2)[:45], d=grey(3))
         assert some.status_code == 201
         assert (some.json()["name"], some.json()["staged"]) == ("cat", 2)
         assert [line.split()[0] for line in some.json()["skipped"]] == ["b", "c"]
-        none = stage(a=HEIC, b=b"no picture")
+        none = stage(a=HEIC, b=b"no image")
         assert none.status_code == 422
         assert said(none) == "a cannot be read: HEIC needs a plug-in: pip install pillow-heif"
         assert [line.split()[0] for line in none.json()["skipped"]] == ["a", "b"]
@@ -456,7 +456,7 @@ def test_predicting_goes_on_while_it_learns_and_one_lesson_at_a_time(
         assert knows["staged"] == {"class 4": 1}
         assert len(held.images) == 10
         gc.collect()
-        assert not any(image() is not None for image in held.images)  # the pictures are gone
+        assert not any(image() is not None for image in held.images)  # the images are gone
 
 
 def test_a_lesson_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,13 +487,13 @@ def test_a_server_that_ends_breaks_off_its_lesson(
     lessons = app.state.service.lessons
     job = lessons.job
     assert not lessons.stop(0)  # it waits in a step; the server did not wait for it
-    lost = "the lesson was broken off, the model is as it was; 10 pictures not yet learned are gone"
+    lost = "the lesson was broken off, the model is as it was; 10 images not yet learned are gone"
     assert lessons.lost() == lost
     held.go_on.set()
     wait_for(lambda: lessons.stop(0))
     assert job.state == "failed"
     assert "stopped" in job.error
-    assert lessons.lost() == lost  # and the pictures are counted once
+    assert lessons.lost() == lost  # and the images are counted once
     assert (tmp_path / "model" / "model.json").read_bytes() == before
 
 
@@ -520,7 +520,7 @@ def test_a_lesson_that_is_too_far_to_be_stopped_is_said_to_be_finished(
     lessons = app.state.service.lessons
     wait_for(lambda: lessons.stop(0))
     assert lessons.lost() == (
-        "the lesson was finished, the model is at version 2; 2 pictures not yet learned are gone"
+        "the lesson was finished, the model is at version 2; 2 images not yet learned are gone"
     )
 
 
@@ -582,7 +582,7 @@ def test_pictures_of_two_requests_are_decoded_in_turn(
 
 
 def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) -> None:
-    """And the other way round: the page keeps large pictures reduced."""
+    """And the other way round: the page keeps large images reduced."""
     photos = tmp_path / "photos"
     rng = np.random.default_rng(0)
     for name in ("a", "b"):

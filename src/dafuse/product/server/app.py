@@ -36,7 +36,7 @@ from dafuse.product.server.staging import Staging
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = """An image classifier that keeps learning new classes and keeps no old images.
-Pictures are the files of a form (multipart/form-data); they are held in memory only.
+Images are the files of a form (multipart/form-data); they are held in memory only.
 A file that cannot be read is named, with the reason; the others are still used.
 A refused request gets a status of 400 or more and {"error": "a sentence"}."""
 

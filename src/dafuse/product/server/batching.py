@@ -1,11 +1,11 @@
-"""The work of many requests, shared out fairly: pictures to predict, and to decode for a lesson.
+"""The work of many requests, shared out fairly: images to predict, and to decode for a lesson.
 
 A single thread predicts, in batches. While one is computed, the next one gathers: a single client
 never waits for others, and many clients fill the batches. When the queue is full, a request is
 refused.
 
-The next part, such as a picture, is that of the request which then will have had the least since
-it came: a request of a single picture overtakes one of many large ones, and waits no longer than
+The next part, such as an image, is that of the request which then will have had the least since
+it came: a request of a single image overtakes one of many large ones, and waits no longer than
 for the part that is being done.
 """
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Decoded = np.ndarray | UnreadableImage
 
 PICTURES = 32  # in a batch, at most
-PIXELS = 2**24  # in a batch, unless a single picture has more
-LEAST = 2**17  # pixels that take as long to decode as the network takes for a picture
+PIXELS = 2**24  # in a batch, unless a single image has more
+LEAST = 2**17  # pixels that take as long to decode as the network takes for an image
 Part = TypeVar("Part")
 Found = TypeVar("Found")
 
@@ -60,7 +60,7 @@ class _Asked:
 
 
 class Batcher:
-    """The pictures that wait to be predicted, and those that wait to be decoded for a lesson."""
+    """The images that wait to be predicted, and those that wait to be decoded for a lesson."""
 
     def __init__(self, served: Served, most_waiting: int, metrics: Metrics) -> None:
         self._served, self._most, self._metrics = served, most_waiting, metrics
@@ -73,13 +73,13 @@ class Batcher:
         return len(self._asked) + pictures <= self._most
 
     async def predict(self, pictures: Sequence[Upload], top: int) -> "list[Answer]":
-        """Return an answer for each picture; raise what the model raised for one of them."""
+        """Return an answer for each image; raise what the model raised for one of them."""
         if not self.has_place_for(len(pictures)):
             raise overloaded()
         return await self._asked.done([(_Asked(one, top), _cost(one)) for one in pictures])
 
     async def decode(self, pictures: Sequence[Upload]) -> "list[Decoded]":
-        """Return the pixels of each picture, of large ones reduced, or why there are none."""
+        """Return the pixels of each image, of large ones reduced, or why there are none."""
         return await self._sent.done([(one, _cost(one)) for one in pictures])
 
     @asynccontextmanager

@@ -36,13 +36,13 @@ class Share(BaseModel):
 
 class Predicted(BaseModel):
     file: str
-    name: str = Field(description='the class; "unknown" where the picture is unlike every class')
+    name: str = Field(description='the class; "unknown" where the image is unlike every class')
     probability: float = Field(
-        description="that of the most probable class, also for an unknown picture"
+        description="that of the most probable class, also for an unknown image"
     )
     unknown: bool
     familiarity: float = Field(
-        description="how much the picture is like any of the classes; low: unknown"
+        description="how much the image is like any of the classes; low: unknown"
     )
     top: list[Share] = Field(description="the most probable classes")
 
@@ -115,14 +115,14 @@ class Classes(BaseModel):
         description="more about each class, in the same order; null: an exported file does not say"
     )
     teaching: bool = Field(description="whether this server can be taught")
-    staged: dict[str, int] = Field(description="pictures that wait to be learned, by class")
+    staged: dict[str, int] = Field(description="images that wait to be learned, by class")
     version: str | None = Field(
         description="the version that the last step made, for undo: its number and the beginning "
         "of its hash; null: nothing is learned yet, or this server cannot be taught"
     )
     last_step: Step | None = Field(description="what undo would take back; null: nothing")
     flip: bool | None = Field(
-        description="whether the next lesson learns mirrored pictures, too, where it is not told: "
+        description="whether the next lesson learns mirrored images, too, where it is not told: "
         "as the last one did; null: the model's method does not train, or this server cannot be "
         "taught"
     )
@@ -131,7 +131,7 @@ class Classes(BaseModel):
 
 class StagedCount(BaseModel):
     name: str
-    staged: int = Field(description="pictures of this class that wait to be learned")
+    staged: int = Field(description="images of this class that wait to be learned")
 
 
 class Added(StagedCount):
@@ -144,7 +144,7 @@ class LessonState(BaseModel):
     job: int | None = Field(default=None, description="number of the last lesson; null: none yet")
     state: Literal["idle", "running", "done", "failed"] = "idle"
     pictures: dict[str, int] = Field(
-        default={}, description="how many pictures the lesson has, by class"
+        default={}, description="how many images the lesson has, by class"
     )
     phase: str = Field(
         default="", description="what the lesson does now; it has one phase or several"

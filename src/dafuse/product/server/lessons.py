@@ -26,6 +26,7 @@ from dafuse.product.summary import describe
 from dafuse.product.version import VersionRef
 from dafuse.progress import Bar, Progress
 from dafuse.taught.table import find_taught
+from dafuse.wording import counted
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -130,7 +131,7 @@ class Lessons:
 
     @property
     def flip(self) -> bool | None:
-        """Whether the next lesson learns mirrored pictures, too; None: the method never does."""
+        """Whether the next lesson learns mirrored images, too; None: the method never does."""
         version = self.classifier.version
         method = find_taught(version.method, version.settings)
         return version.flip if method.trains else None
@@ -165,7 +166,7 @@ class Lessons:
         taken = self.staging.take()
         if not taken:
             self._changing.release()
-            raise Refusal(409, "no pictures wait to be learned: send some to /classes/NAME/images")
+            raise Refusal(409, "no images wait to be learned: send some to /classes/NAME/images")
         number = 1 if self.job is None else self.job.number + 1
         counts = {name: len(pictures) for name, pictures in taken.items()}
         self.job = Job(number, counts, LessonProgress(), self.classifier.folder.current_if_any())
@@ -235,19 +236,19 @@ class Lessons:
         return not self._thread.is_alive()
 
     def lost(self) -> str:
-        """What was lost by `stop`, in words: the lesson, pictures that wait; empty: nothing."""
+        """What was lost by `stop`, in words: the lesson, images that wait; empty: nothing."""
         said, waiting = [], sum(self.staging.counts.values())
         if self.job is not None and self.job.stopped:
             state, current = self.job.state, self.classifier.folder.current_if_any()
-            if state == "running":  # in a step that nobody waits for, with its pictures
+            if state == "running":  # in a step that nobody waits for, with its images
                 waiting += sum(self.job.pictures.values())
             now = f"at version {current.number}" if current else "not readable"
             now = "as it was" if current == self.job.before else now
             how = "finished" if state == "done" else "broken off"
             said.append(f"the lesson was {how}, the model is {now}")
         if waiting:
-            pictures = "1 picture" if waiting == 1 else f"{waiting} pictures"
-            said.append(f"{pictures} not yet learned {'is' if waiting == 1 else 'are'} gone")
+            are = "is" if waiting == 1 else "are"
+            said.append(f"{counted(waiting, 'image')} not yet learned {are} gone")
         return "; ".join(said)
 
     def _claim(self, doing: str) -> None:
@@ -279,7 +280,7 @@ class Lessons:
         finally:
             if taken:
                 self.staging.put_back(taken)
-            gc.collect()  # so that the pictures are gone now, and not some time later
+            gc.collect()  # so that the images are gone now, and not some time later
             job.state, job.ended = "failed" if job.error else "done", time.monotonic()
             self._metrics.count("lessons_total", outcome=job.state)
             self._changing.release()

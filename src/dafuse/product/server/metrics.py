@@ -8,15 +8,15 @@ from prometheus_client.exposition import generate_latest
 COUNTERS = {  # name -> its help, its labels
     "requests_total": ("Requests answered, by route and status.", ["route", "status"]),
     "request_seconds_total": ("Seconds until requests were answered in full.", ["route"]),
-    "predicted_pictures_total": ("Pictures that went through the network to be predicted.", []),
-    "batches_total": ("Batches that those pictures went in.", []),
+    "predicted_pictures_total": ("Images that went through the network to be predicted.", []),
+    "batches_total": ("Batches that those images went in.", []),
     "lessons_total": ("Lessons that ended, by outcome.", ["outcome"]),
 }
 GAUGES = {
-    "queued_pictures": "Pictures that wait to be predicted.",
-    "undecoded_pictures": "Pictures that wait to be decoded, for a lesson.",
+    "queued_pictures": "Images that wait to be predicted.",
+    "undecoded_pictures": "Images that wait to be decoded, for a lesson.",
     "upload_bytes": "Bytes of uploads held in memory, without those staged to be learned.",
-    "staged_pictures": "Pictures that wait to be learned.",
+    "staged_pictures": "Images that wait to be learned.",
     "classes": "Classes that the model knows.",
     "learning": "1 while a lesson is learned or another step is under way.",
 }

@@ -77,7 +77,7 @@ def refused(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 @router.post(
     "/predict",
-    summary="What pictures show, with calibrated probabilities",
+    summary="What images show, with calibrated probabilities",
     description="A file that cannot be read is answered in its place by its name and an error. "
     "Where none can be read, the request is refused.",
     openapi_extra=say.SENDS_FILES,
@@ -126,7 +126,7 @@ async def classes(here: Here) -> say.Classes:
 
 @router.post(
     "/classes/{name}/images",
-    summary="Stage pictures of a class, new or known, for the next lesson",
+    summary="Stage images of a class, new or known, for the next lesson",
     description="Files that cannot be read are skipped and named. Where none can be read, the "
     "request is refused and nothing is staged.",
     status_code=201,
@@ -146,7 +146,7 @@ async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> s
 
 @router.delete(
     "/classes/{name}/images",
-    summary="Drop the pictures of a class that wait to be learned",
+    summary="Drop the images of a class that wait to be learned",
     responses=refused(401, 403, 404, 422),
 )
 async def unstage(name: str, lessons: Teaching) -> say.StagedCount:
@@ -166,7 +166,7 @@ async def learn(
     flip: Annotated[
         bool | None,
         Query(
-            description="whether mirrored pictures are learned, too, which helps with few; "
+            description="whether mirrored images are learned, too, which helps with few; "
             "false for letters, signs, left and right hands and the like; default: as in the "
             "model's last lesson, in a first one true; refused where the method does not train"
         ),

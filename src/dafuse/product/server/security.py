@@ -49,7 +49,7 @@ class Refusal(Exception):
 
 
 def overloaded() -> Refusal:
-    return Refusal(503, "too many pictures are waiting: try again in a moment")
+    return Refusal(503, "too many images are waiting: try again in a moment")
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a request may have, and how many pictures may wait."""
+    """How much a request may have, and how many images may wait."""
 
     body_mb: float = 32  # of one request
     files: int = 64  # in one request
-    pixels: int = MOST_PIXELS  # of one picture, and at most what its kind may have
-    queue: int = 256  # pictures that wait to be predicted
-    staged: int = 500  # pictures that wait to be learned
+    pixels: int = MOST_PIXELS  # of one image, and at most what its kind may have
+    queue: int = 256  # images that wait to be predicted
+    staged: int = 500  # images that wait to be learned
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""Pictures that wait to be learned, by class: decoded, in memory only."""
+"""Images that wait to be learned, by class: decoded, in memory only."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from dafuse.errors import DafuseError
 from dafuse.product.server.security import Refusal
 from dafuse.product.server.uploads import NoPicture, Sent
 
-Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each picture
+Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each image
 
 
 class Staging:
-    """Pictures that wait to be learned, by class: pixels in memory, gone once they are learned.
+    """Images that wait to be learned, by class: pixels in memory, gone once they are learned.
 
     What is staged is replaced as a whole and never changed, so that it may be read at any moment.
     """
@@ -37,9 +37,9 @@ class Staging:
         found: Sequence[np.ndarray | UnreadableImage],
         known: Sequence[str],
     ) -> tuple[int, list[str]]:
-        """Stage for a class what was found of the pictures that were sent.
+        """Stage for a class what was found of the images that were sent.
 
-        Return how many pictures the class has now, and a sentence on each file left out.
+        Return how many images the class has now, and a sentence on each file left out.
         """
         name = check_name(name)
         placed = sent.placed(found)
@@ -52,11 +52,11 @@ class Staging:
         return staged, [one.sentence for one in placed if isinstance(one, NoPicture)]
 
     def drop(self, name: str) -> int:
-        """Delete the pictures of a class; return how many there were."""
+        """Delete the images of a class; return how many there were."""
         name = composed(name)
         with self._lock:
             if name not in self._staged:
-                raise Refusal(404, f"no pictures of {name!r} wait to be learned")
+                raise Refusal(404, f"no images of {name!r} wait to be learned")
             left = dict(self._staged)
             dropped = left.pop(name)
             self._staged = left
@@ -64,7 +64,7 @@ class Staging:
 
     @contextmanager
     def renaming(self, old: str, new: str) -> Iterator[None]:
-        """Let the pictures of a class follow it, which the block renames.
+        """Let the images of a class follow it, which the block renames.
 
         Names that clash are refused before the block. Where the block raises, nothing is changed.
         """
@@ -77,7 +77,7 @@ class Staging:
             self._staged = _joined(others, moved)
 
     def take(self) -> Staged:
-        """Return all pictures; none stays here."""
+        """Return all images; none stays here."""
         with self._lock:
             taken, self._staged = dict(self._staged), {}
             return taken
@@ -88,16 +88,16 @@ class Staging:
             self._staged = _joined(taken, self._staged)
 
     def require_place(self, more: int) -> None:
-        """Refuse so many pictures where they are too many."""
+        """Refuse so many images where they are too many."""
         waiting = sum(len(pictures) for pictures in self._staged.values())
         if waiting + more > self._most:
             raise Refusal(
-                413, f"{waiting} pictures wait to be learned, of at most {self._most}: learn first"
+                413, f"{waiting} images wait to be learned, of at most {self._most}: learn first"
             )
 
 
 def _joined(first: Staged, then: Staged) -> Staged:
-    """The pictures of both, as a new dictionary of new lists."""
+    """The images of both, as a new dictionary of new lists."""
     return {name: [*first.get(name, ()), *then.get(name, ())] for name in {**first, **then}}
 
 

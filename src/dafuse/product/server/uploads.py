@@ -1,4 +1,4 @@
-"""Pictures that arrive: held in memory only, and checked before they are decoded.
+"""Images that arrive: held in memory only, and checked before they are decoded.
 
 The multipart parser is python-multipart's, because Starlette's own reading of forms writes files
 of more than a megabyte to the disk.
@@ -63,7 +63,7 @@ class Sent:
         return [file for file in self.files if isinstance(file, Upload)]
 
     def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoPicture]:
-        """Put what was found of each picture in its file's place, beside what is no picture.
+        """Put what was found of each image in its file's place, beside what is no image.
 
         Where nothing was found of any file, the request is refused.
         """
@@ -146,7 +146,7 @@ async def read_away(request: Request, limits: Limits) -> None:
 async def _files(request: Request, chunks: AsyncIterator[bytes], most: int) -> "list[_Part]":
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or b"boundary" not in options:
-        raise Refusal(415, "send pictures as the files of a form (multipart/form-data)")
+        raise Refusal(415, "send images as the files of a form (multipart/form-data)")
     form = _Form(most)
     with _well_formed():
         parser = MultipartParser(options[b"boundary"], form.callbacks())

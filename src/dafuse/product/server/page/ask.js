@@ -1,4 +1,4 @@
-// "What is this?": pictures in, classes as bars out; of many pictures also a summary.
+// "What is this?": images in, classes as bars out; of many images also a summary.
 
 import { offerCamera } from "./camera.js";
 import { byId, count, make, note, percent, picture, say, takesFiles } from "./elements.js";
@@ -24,7 +24,7 @@ export function setUpAsking(knows) {
 
 export async function ask(files) {
   if (byId("ask-files").disabled) return;
-  say(status, files.length === 1 ? "Looking ..." : `Looking at ${files.length} pictures ...`);
+  say(status, files.length === 1 ? "Looking ..." : `Looking at ${files.length} images ...`);
   const list = (lists += 1);
   const now = []; // its answers
   const skipped = []; // and a sentence on each file that cannot be read
@@ -43,7 +43,7 @@ export async function ask(files) {
       answers = [...answers, ...more].sort((a, b) => b.list - a.list).slice(0, KEPT);
       render();
     }
-    const all = `${count(now.length, "picture", "pictures")} answered`;
+    const all = `${count(now.length, "image", "images")} answered`;
     if (skipped.length) say(status, `${all}, ${skipped.length} skipped:`, "error");
     else say(status, files.length === 1 ? said(now[0].found) : `${all}.`, "spoken"); // answers are shown
   } catch (error) {
@@ -87,7 +87,7 @@ function card({ file, found }) {
   const bars = make("ul", "bars");
   bars.append(...found.top.map(bar));
   text.append(bars);
-  item.append(picture(file, file.name || "the picture"), text);
+  item.append(picture(file, file.name || "the image"), text);
   return item;
 }
 

@@ -1,4 +1,4 @@
-// Pictures from the camera, where the browser lets a page have it: on this machine, or by https.
+// Images from the camera, where the browser lets a page have it: on this machine, or by https.
 
 import { byId, count, say } from "./elements.js";
 
@@ -10,10 +10,10 @@ const WRONG = {
 const dialog = byId("camera-dialog");
 const video = byId("camera");
 const status = byId("camera-status");
-let taken = 0; // pictures since the dialog was opened
+let taken = 0; // images since the dialog was opened
 let user = null; // who gets them
 
-// Show a button that hands pictures on; `many`: the dialog stays open for more of them.
+// Show a button that hands images on; `many`: the dialog stays open for more of them.
 export function offerCamera(button, take, { many = false, ready = () => true } = {}) {
   if (!navigator.mediaDevices?.getUserMedia) return;
   button.hidden = false;
@@ -51,7 +51,7 @@ async function snap() {
   const sent = await user.take([file]);
   if (!user.many) return;
   if (!sent) return dialog.close(); // so that what went wrong can be seen
-  say(status, `${count((taken += 1), "picture", "pictures")} taken.`);
+  say(status, `${count((taken += 1), "photo", "photos")} taken.`);
 }
 
 const stop = (stream) => stream?.getTracks().forEach((track) => track.stop());

@@ -48,7 +48,7 @@ export async function agreed(dialog) {
   return dialog.returnValue === "ok";
 }
 
-// A picture as the browser shows it; its memory is given back as soon as it is drawn.
+// An image as the browser shows it; its memory is given back as soon as it is drawn.
 export function picture(file, alt) {
   const image = make("img");
   image.alt = alt;

@@ -1,4 +1,4 @@
-// The page as a whole: what the model knows, and where pasted pictures go.
+// The page as a whole: what the model knows, and where pasted images go.
 
 import { ask, setUpAsking } from "./ask.js";
 import { byId, count, say } from "./elements.js";
@@ -14,7 +14,7 @@ async function refresh() {
     byId("model").textContent = knows.model;
     document.title = `${knows.model} · dafuse`;
     byId("about").textContent = knows.classes.length
-      ? `A classifier of ${many} that keeps learning, and keeps no pictures.`
+      ? `A classifier of ${many} that keeps learning, and keeps no images.`
       : "A classifier that knows nothing yet. Teach it two things to tell apart.";
     say(byId("ask-status"), "");
     setUpAsking(knows);
@@ -27,7 +27,7 @@ async function refresh() {
   }
 }
 
-// Pasted pictures go to the half of the page that has the focus.
+// Pasted images go to the half of the page that has the focus.
 document.addEventListener("paste", (event) => {
   const files = [...event.clipboardData.files].filter((file) => file.type.startsWith("image/"));
   if (!files.length) return;
@@ -35,7 +35,7 @@ document.addEventListener("paste", (event) => {
   (byId("teach").contains(document.activeElement) ? add : ask)(files);
 });
 
-// A picture dropped beside the areas would replace the page.
+// An image dropped beside the areas would replace the page.
 for (const kind of ["dragover", "drop"]) {
   document.addEventListener(kind, (event) => event.preventDefault());
 }

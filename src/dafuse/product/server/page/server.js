@@ -74,7 +74,7 @@ export function* forms(files, limits) {
       form = null;
     }
     if (!form) [form, bytes, count] = [new FormData(), 0, 0];
-    form.append("files", file, file.name || "picture");
+    form.append("files", file, file.name || "image");
     bytes += size;
     count += 1;
   }

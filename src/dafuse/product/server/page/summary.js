@@ -1,4 +1,4 @@
-// Many answers in a table: how many pictures of each class, how sure, how many unknown.
+// Many answers in a table: how many images of each class, how sure, how many unknown.
 
 import { byId, count, make, percent } from "./elements.js";
 
@@ -26,7 +26,7 @@ export function showSummary(answers) {
   const many = answers.length >= MANY;
   byId("summary").hidden = !many;
   const rows = many ? grouped(answers) : [];
-  byId("summary-title").textContent = count(answers.length, "picture", "pictures");
+  byId("summary-title").textContent = count(answers.length, "image", "images");
   byId("summary-rows").replaceChildren(...rows.map(line));
   offer(rows, answers);
   mark();
@@ -72,7 +72,7 @@ function choose(value) {
 function offer(rows, answers) {
   const before = filter.value;
   const unknown = answers.filter((found) => found.unknown).length;
-  const options = [[ALL, `all pictures (${answers.length})`]];
+  const options = [[ALL, `all images (${answers.length})`]];
   if (unknown) options.push([UNKNOWN, `unknown (${unknown})`]);
   for (const { name, pictures } of rows) options.push([CLASS + name, `${name} (${pictures})`]);
   filter.replaceChildren(

@@ -1,4 +1,4 @@
-// "Teach it": name a class, add pictures, learn.
+// "Teach it": name a class, add images, learn.
 
 import { offerCamera } from "./camera.js";
 import { byId, count, make, note, picture, say, takesFiles } from "./elements.js";
@@ -46,7 +46,7 @@ function named() {
   return name;
 }
 
-// Send pictures of the class that is named; return whether all of them arrived.
+// Send images of the class that is named; return whether all of them arrived.
 export async function add(files) {
   const name = named();
   if (!name) return false;
@@ -56,7 +56,7 @@ export async function add(files) {
   byId("notes").replaceChildren();
   try {
     for (const { form, count: size } of forms(files, limits)) {
-      say(status, `Sending ${count(files.length, "picture", "pictures")} of ${name} ...`);
+      say(status, `Sending ${count(files.length, "image", "images")} of ${name} ...`);
       const kept = await send(path, form);
       if (kept.name) {
         // by the name it keeps: an accent can be spelt in two ways
@@ -68,7 +68,7 @@ export async function add(files) {
       sent += size;
       skipped.push(...kept.skipped.map(sentence));
     }
-    const added = `${count(sent - skipped.length, "picture", "pictures")} of ${name} added`;
+    const added = `${count(sent - skipped.length, "image", "images")} of ${name} added`;
     if (skipped.length) say(status, `${added}, ${skipped.length} skipped:`, "error");
     else say(status, `${added}.`);
     return !skipped.length;
@@ -94,7 +94,7 @@ function row(name) {
     const thumbs = make("div", "thumbs");
     const remove = make("button", "button small", "Remove");
     remove.type = "button";
-    remove.ariaLabel = `Remove the pictures of ${name}`;
+    remove.ariaLabel = `Remove the images of ${name}`;
     remove.addEventListener("click", () => drop(name));
     label.append(make("strong", "", name), " ", number);
     item.append(label, remove, thumbs);
@@ -102,7 +102,7 @@ function row(name) {
     rows.set(name, {
       item,
       set: (staged) => {
-        number.textContent = count(staged, "picture", "pictures");
+        number.textContent = count(staged, "image", "images");
         const more = staged - thumbs.querySelectorAll("img").length;
         thumbs.querySelector("span")?.remove();
         if (more > 0 && thumbs.children.length) thumbs.append(make("span", "", `+${more}`));
@@ -127,7 +127,7 @@ async function drop(name) {
   try {
     await call("DELETE", `/classes/${encodeURIComponent(name)}/images`);
     forget(name);
-    say(status, `The pictures of ${name} are gone.`);
+    say(status, `The images of ${name} are gone.`);
     byId("class-name").focus(); // the button that had the focus is gone, too
   } catch (error) {
     say(status, error.message, "error");
@@ -142,7 +142,7 @@ async function learn() {
     await refresh(); // what waited may be gone: learned from another page, or lost with a server
     if (!rows.size) {
       end();
-      say(status, "Add pictures first.", "error");
+      say(status, "Add images first.", "error");
       await watch(false); // the lesson of another page, if there is one
       return;
     }
@@ -188,7 +188,7 @@ async function follow(begun) {
 function phase(lesson) {
   if (lesson.waiting_for) return "Waiting";
   if (!lesson.phase) return "Getting ready";
-  return LOOKING.includes(lesson.phase) ? "Looking at the pictures" : "Learning";
+  return LOOKING.includes(lesson.phase) ? "Looking at the images" : "Learning";
 }
 
 function doing(lesson) {
@@ -236,7 +236,7 @@ function report(found) {
 
 takesFiles(byId("teach-drop"), byId("teach-files"), add);
 byId("teach-form").addEventListener("submit", (event) => {
-  event.preventDefault(); // Enter in the name leads on to the pictures
+  event.preventDefault(); // Enter in the name leads on to the images
   byId("teach-files").focus();
 });
 byId("learn").addEventListener("click", learn);
