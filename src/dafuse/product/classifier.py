@@ -233,12 +233,12 @@ class Classifier(Answering):
                 images; by default as in the last lesson, and in a first one yes)
         """
         progress = progress or Progress()
-        given = self._lesson_options(options)
+        chosen = self._lesson_options(options)
         dataset = lesson_images(images, labels)
         with self.folder.changing(progress):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
-                given = {"flip": version.flip, **given}
+                chosen = {"flip": version.flip, **chosen}
             method = self._method(version)
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
@@ -246,7 +246,7 @@ class Classifier(Answering):
             if not method.trains:
                 encode = method.encoder(read_beside_records(self.folder, version))
             report, lesson, found = teach(
-                dataset, method, encode, version, seen, self.eye, given, progress
+                dataset, method, encode, version, seen, self.eye, chosen, progress
             )
             if lesson is None:
                 return report
@@ -343,9 +343,9 @@ class Classifier(Answering):
                 f"{self.folder.path} is now another model, with another {part}: open it again"
             )
 
-    def _lesson_options(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _lesson_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options that have a value; refuse them where the method does not train."""
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in options.items() if value is not None}
         if unknown := sorted(options.keys() - set(LESSON_OPTIONS)):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
         method = self._start.method

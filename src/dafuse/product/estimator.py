@@ -94,14 +94,14 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Labels) -> Self:
         """Learn these images and nothing else."""
-        return self._learn(X, y, None, afresh=True)
+        return self._learn(X, y, None, reset=True)
 
     def partial_fit(self, X: Any, y: Labels, classes: Labels | None = None) -> Self:
         """Learn these images, too: of new labels, and more of known ones.
 
         ``classes`` may announce labels that are still to come; it never has to.
         """
-        return self._learn(X, y, classes, afresh=not hasattr(self, "classifier_"))
+        return self._learn(X, y, classes, reset=not hasattr(self, "classifier_"))
 
     def predict(self, X: Any) -> np.ndarray:
         probabilities_NC = self.predict_proba(X)
@@ -110,7 +110,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated; columns as `classes_`, 0 for those only announced."""
         check_is_fitted(self, "classifier_")
-        found_NK = self.classifier_.probabilities(self._pictures(X, afresh=False))
+        found_NK = self.classifier_.probabilities(self._images(X, reset=False))
         names = _names(self.classes_)
         probabilities_NC = np.zeros((len(found_NK), len(names)), found_NK.dtype)
         probabilities_NC[:, [names.index(name) for name in self.classifier_.classes]] = found_NK
@@ -124,21 +124,21 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         ModelFolder(path).require_claimable()
         shutil.copytree(self._folder.name, Path(path).expanduser(), dirs_exist_ok=True)
 
-    def _learn(self, X: Any, y: Labels, classes: Labels | None, afresh: bool) -> Self:
-        pictures = self._pictures(X, afresh)
+    def _learn(self, X: Any, y: Labels, classes: Labels | None, reset: bool) -> Self:
+        images = self._images(X, reset)
         objects = isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype.kind == "O")
         if objects and any(map(is_missing, y)):  # numpy would make names of them
             raise ValueError("some images have no label: None or NaN stands for none")
         labels_N = _labels(validate_data(self, y=y))
-        check_consistent_length(pictures, labels_N)
-        known = [] if afresh else [self.classes_]
+        check_consistent_length(images, labels_N)
+        known = [] if reset else [self.classes_]
         coming = [] if classes is None else [_labels(classes)]
         all_labels = _all_labels([*known, labels_N, *coming])
-        folder, classifier = self._create() if afresh else (self._folder, self.classifier_)
+        folder, classifier = self._create() if reset else (self._folder, self.classifier_)
         classifier.learn(
-            pictures,
+            images,
             _names(labels_N),
-            recognise=False,  # as scikit-learn has it: what is given counts, however often
+            recognise=False,  # as scikit-learn has it: all images count, however often
             holdout=self.holdout,
             epochs=self.epochs,
             lr=self.lr,
@@ -152,7 +152,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
 
     def _create(self) -> tuple[TemporaryDirectory[str], Classifier]:
         own = {"epochs": self.epochs, "lr": self.lr}
-        given = {name: value for name, value in own.items() if value is not None}
+        chosen = {name: value for name, value in own.items() if value is not None}
         folder = TemporaryDirectory(prefix="dafuse-")
         classifier = Classifier.create(
             folder.name,
@@ -161,7 +161,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
             weights=self.weights,
             device=self.device,
             seed=self._seed(),
-            **{**(self.options or {}), **given},
+            **{**(self.options or {}), **chosen},
         )
         return folder, classifier
 
@@ -170,9 +170,9 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _pictures(self, X: Any, afresh: bool) -> list[AnyImage]:
+    def _images(self, X: Any, reset: bool) -> list[AnyImage]:
         if self.image_shape is not None:
-            rows_NF = validate_data(self, X, reset=afresh)
+            rows_NF = validate_data(self, X, reset=reset)
             return list(self._pixels(rows_NF.reshape(len(rows_NF), *self.image_shape)))
         if isinstance(X, np.ndarray) and X.dtype.kind in "buif":
             if X.ndim not in (3, 4):

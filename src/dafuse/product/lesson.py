@@ -137,30 +137,25 @@ def next_version(
     classes = list(version.classes)
     for number, name in enumerate(lesson.names[lesson.known :]):
         classes.append(ClassRecord(version.next_id + number, name, 0, 0, when, when, ""))
-    objects = put_arrays(folder, arrays, len(classes))
-    changes: dict[str, Any] = {}
+    classes = [
+        replace(
+            one,
+            images=one.images + int(images),
+            pixels=one.pixels + int(pixels),
+            updated=when if images else one.updated,
+        )
+        for one, images, pixels in zip(classes, counts_C, pixels_C, strict=True)
+    ]
+    changes = put_arrays(folder, arrays, classes)
     if seen is not None:
         ids = [classes[label].id for label in lesson.labels_N]
         hashes = with_lesson(folder, version, seen, found.digests, ids)
-        changes = {"key": seen.key, "seen": hashes}
-    counted = zip(classes, counts_C, pixels_C, objects.records, strict=True)
+        changes |= {"key": seen.key, "seen": hashes}
     return version.next(
         {"did": "learn", "when": when, **report.record(), **lesson.options},
         digest,
         next_id=version.next_id + len(lesson.names) - lesson.known,
         flip=lesson.options.get("flip", version.flip),
-        classes=[
-            replace(
-                one,
-                images=one.images + int(images),
-                pixels=one.pixels + int(pixels),
-                updated=when if images else one.updated,
-                record=record,
-            )
-            for one, images, pixels, record in counted
-        ],
-        shared=objects.shared,
-        predict=objects.predict,
         numbers=numbers,
         **changes,
     )

@@ -1,37 +1,33 @@
 """The arrays of a method, as objects of a model's folder and back. No torch here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Version
+from dafuse.product.version import ClassRecord, Version
 from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
 
 ROWS = "classifier/rows"  # the class weights in models of format 1
 
 
-class Objects(NamedTuple):
-    """Names of the objects of a method's arrays."""
-
-    shared: str
-    predict: str
-    records: list[str]  # of each class
-
-
-def put_arrays(folder: ModelFolder, arrays: Arrays, classes: int) -> Objects:
+def put_arrays(
+    folder: ModelFolder, arrays: Arrays, classes: Sequence[ClassRecord]
+) -> dict[str, Any]:
+    """Write the arrays of a method that knows these classes; return what of a version changes."""
     shared, records = under(SHARED, arrays), under(CLASS, arrays)
-    return Objects(
-        folder.put(shared) if shared else "",
-        folder.put(under(PREDICT, arrays)),
-        [
-            folder.put({name: kept[number] for name, kept in records.items()})
-            for number in range(classes)
+    return {
+        "shared": folder.put(shared) if shared else "",
+        "predict": folder.put(under(PREDICT, arrays)),
+        "classes": [
+            replace(one, record=folder.put({name: array[i] for name, array in records.items()}))
+            for i, one in enumerate(classes)
         ],
-    )
+    }
 
 
 def read_predicting(folder: ModelFolder, version: Version) -> Arrays:

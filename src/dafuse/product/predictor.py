@@ -115,8 +115,8 @@ class Answering(ABC):
             threshold: familiarity below which the answer is "unknown"; the default is the model's
                 own, and -inf never answers so
         """
-        given = as_list(images)
-        return require_read(given, self.answers(given, top, threshold))
+        listed = as_list(images)
+        return require_read(listed, self.answers(listed, top, threshold))
 
     def answers(
         self, images: Sequence[AnyImage], top: int = 1, threshold: float | None = None
@@ -131,8 +131,8 @@ class Answering(ABC):
 
     def probabilities(self, images: AnyImages) -> np.ndarray:
         """[N, C], in the order of `classes`."""
-        given = as_list(images)
-        rows = [scores.probabilities_C for scores in require_read(given, self.each_scores(given))]
+        listed = as_list(images)
+        rows = [scores.probabilities_C for scores in require_read(listed, self.each_scores(listed))]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)))
 
     def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
@@ -175,13 +175,13 @@ class Predictor(Answering):
 
     def features(self, images: AnyImages) -> np.ndarray:
         """Return float32 [N, F], the features that tell classes apart."""
-        given = as_list(images)
+        listed = as_list(images)
 
         def features_of(squares: list[np.ndarray]) -> list[np.ndarray]:
             return list(self.encode(np.stack(squares)))
 
         cut = self.preprocessing.centre_square
-        rows = require_read(given, in_parts(given, AT_ONCE, features_of, cut, self.threads))
+        rows = require_read(listed, in_parts(listed, AT_ONCE, features_of, cut, self.threads))
         return np.stack(rows) if rows else np.zeros((0, self.head.weights_CF.shape[1]), np.float32)
 
 

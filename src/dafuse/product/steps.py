@@ -79,15 +79,9 @@ def _without(
 ) -> dict[str, Any]:
     """Return what changes in a version when only these of its classes remain, by position."""
     method.drop(remaining)
-    objects = put_arrays(folder, method.arrays(), len(remaining))
     classes = [version.classes[position] for position in remaining]
     return {
-        "classes": [
-            replace(one, record=record)
-            for one, record in zip(classes, objects.records, strict=True)
-        ],
-        "shared": objects.shared,
-        "predict": objects.predict,
+        **put_arrays(folder, method.arrays(), classes),
         "seen": with_classes(folder, version, [one.id for one in classes]),
         "numbers": method.numbers(),
     }
@@ -277,21 +271,14 @@ def merge(parts: list[Part], out: ModelFolder, progress: Progress | None = None)
     with out.changing(progress or Progress()):
         if out.exists():  # another process was first
             raise DafuseError(f"there is a model {out.path} by now: choose another path")
-        objects = put_arrays(out, method.arrays(), len(classes))
+        classes = [replace(record, id=number) for number, record in enumerate(classes)]
         merged = replace(
             first,
             number=1,
             parent=None,
             made_by=__version__,
             next_id=len(classes),
-            classes=[
-                replace(record, id=number, record=digest)
-                for number, (record, digest) in enumerate(
-                    zip(classes, objects.records, strict=True)
-                )
-            ],
-            shared=objects.shared,
-            predict=objects.predict,
+            **put_arrays(out, method.arrays(), classes),
             key=seen.key,
             seen=seen.put(out),
             numbers=method.numbers(),

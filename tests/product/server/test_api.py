@@ -507,7 +507,7 @@ def test_an_upload_is_in_memory_once() -> None:
 
     async def held() -> int:
         async with uploads.uploads(request, Limits(), Memory(2**30)) as sent:
-            assert [picture.data for picture in sent.pictures] == contents
+            assert [image.data for image in sent.images] == contents
             return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Answer = Prediction | UnreadableImage
     Decoded = np.ndarray | UnreadableImage
 
-PICTURES = 32  # in a batch, at most
+IMAGES = 32  # in a batch, at most
 PIXELS = 2**24  # in a batch, unless a single image has more
 LEAST = 2**17  # pixels that take as long to decode as the network takes for an image
 Part = TypeVar("Part")
@@ -53,61 +53,55 @@ class Served(Protocol):
         """Read the model again if another process has changed it."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    picture: Upload
-    top: int
-
-
 class Batcher:
     """The images that wait to be predicted, and those that wait to be decoded for a lesson."""
 
     def __init__(self, served: Served, most_waiting: int, metrics: Metrics) -> None:
         self._served, self._most, self._metrics = served, most_waiting, metrics
-        self._asked: Turns[_Asked, Answer] = Turns(self._answers, PICTURES, PIXELS)
-        self._sent: Turns[Upload, Decoded] = Turns(_decoded)
-        metrics.gauge("queued_pictures", lambda: len(self._asked))
-        metrics.gauge("undecoded_pictures", lambda: len(self._sent))
+        self._predicting: Turns[tuple[Upload, int], Answer] = Turns(self._answers, IMAGES, PIXELS)
+        self._decoding: Turns[Upload, Decoded] = Turns(_decoded)
+        metrics.gauge("queued_pictures", lambda: len(self._predicting))
+        metrics.gauge("undecoded_pictures", lambda: len(self._decoding))
 
-    def has_place_for(self, pictures: int) -> bool:
-        return len(self._asked) + pictures <= self._most
+    def has_place_for(self, images: int) -> bool:
+        return len(self._predicting) + images <= self._most
 
-    async def predict(self, pictures: Sequence[Upload], top: int) -> "list[Answer]":
+    async def predict(self, images: Sequence[Upload], top: int) -> "list[Answer]":
         """Return an answer for each image; raise what the model raised for one of them."""
-        if not self.has_place_for(len(pictures)):
+        if not self.has_place_for(len(images)):
             raise overloaded()
-        return await self._asked.done([(_Asked(one, top), _cost(one)) for one in pictures])
+        return await self._predicting.done([((one, top), _cost(one)) for one in images])
 
-    async def decode(self, pictures: Sequence[Upload]) -> "list[Decoded]":
+    async def decode(self, images: Sequence[Upload]) -> "list[Decoded]":
         """Return the pixels of each image, of large ones reduced, or why there are none."""
-        return await self._sent.done([(one, _cost(one)) for one in pictures])
+        return await self._decoding.done([(one, _cost(one)) for one in images])
 
     @asynccontextmanager
     async def running(self) -> "AsyncIterator[None]":
         """Do what comes, until the block ends."""
-        async with self._sent.running("decode"), self._asked.running("predict"):
+        async with self._decoding.running("decode"), self._predicting.running("predict"):
             yield
 
-    def _answers(self, batch: list[_Asked]) -> "list[Answer]":
+    def _answers(self, batch: list[tuple[Upload, int]]) -> "list[Answer]":
         self._served.follow()
-        data, top = [one.picture.data for one in batch], max(one.top for one in batch)
+        data, top = [image.data for image, _ in batch], max(top for _, top in batch)
         found = list(self._served.answers(data, top))
         self._metrics.count("batches_total")
         self._metrics.count("predicted_pictures_total", len(batch))
         return found
 
 
-def _cost(picture: Upload) -> int:
-    return max(picture.pixels, LEAST)
+def _cost(image: Upload) -> int:
+    return max(image.pixels, LEAST)
 
 
-def _decoded(pictures: list[Upload]) -> "list[Decoded]":
-    return read_all([one.data for one in pictures], reduced, threads=1)
+def _decoded(images: list[Upload]) -> "list[Decoded]":
+    return read_all([one.data for one in images], reduced, threads=1)
 
 
 @dataclass(frozen=True, order=True)
 class _Waiting(Generic[Part, Found]):
-    turn: float  # the cost of all that its request has had when this is done, from where it began
+    turn: float  # where its request began, and the cost of its parts up to this one
     number: int
     part: Part = field(compare=False)
     cost: float = field(compare=False)
@@ -178,7 +172,7 @@ class Turns(Generic[Part, Found]):
             parts = [one.part for one in batch]
             try:
                 found = await loop.run_in_executor(thread, self._attempt, parts)
-            except asyncio.CancelledError:  # or who asked would wait for ever
+            except asyncio.CancelledError:  # or the requests would wait for ever
                 for one in batch:
                     one.answer.cancel()
                 raise

@@ -163,7 +163,7 @@ class Connection(H11Protocol):
         return not self._is_answering() or self.cycle.more_body or self.flow.write_paused
 
     def is_overdue(self) -> bool:
-        """Whether the client has let its turn go by. To be asked once in a while."""
+        """Tell whether the client has let its turn go by, since the last calls of this."""
         now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now

@@ -11,7 +11,7 @@ from dafuse.product.summary import WORDS
 from dafuse.product.version import ClassRecord
 
 FILE = "application/octet-stream"
-SAID = ("summary", "description")  # of each address, on the page
+SHOWN = ("summary", "description")  # of each address, on the page
 SENDS_FILES = {
     "requestBody": {
         "required": True,
@@ -122,9 +122,8 @@ class Classes(BaseModel):
     )
     last_step: Step | None = Field(description="what undo would take back; null: nothing")
     flip: bool | None = Field(
-        description="whether the next lesson learns mirrored images, too, where it is not told: "
-        "as the last one did; null: the model's method does not train, or this server cannot be "
-        "taught"
+        description="whether the next lesson learns mirrored images, too, by default: as the last "
+        "one did; null: the model's method does not train, or this server cannot be taught"
     )
     limits: Allowed
 
@@ -255,24 +254,24 @@ def docs_page(openapi: dict[str, Any]) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    asked = "".join(
+    inputs = "".join(
         f"<dt><code>{escape(one['name'])}</code></dt>"
         f"<dd>{escape(one.get('description', 'in the path'))}</dd>"
         for one in operation.get("parameters", [])
     )
     if "requestBody" in operation:
-        asked += "<dt>body</dt><dd>a form with one or more files</dd>"
+        inputs += "<dt>body</dt><dd>a form with one or more files</dd>"
     if "security" in operation:
-        asked += "<dt>header</dt><dd><code>Authorization: Bearer TOKEN</code></dd>"
-    answered = "".join(
+        inputs += "<dt>header</dt><dd><code>Authorization: Bearer TOKEN</code></dd>"
+    answers = "".join(
         f"<dt>{escape(status)}</dt><dd>{escape(_described(response))}</dd>"
         for status, response in sorted(operation["responses"].items())
     )
     return (
         f'<section class="card"><h2><code>{method} {escape(path)}</code></h2>'
-        + "".join(f"<p>{escape(operation[key])}</p>" for key in SAID if key in operation)
-        + (f"<h3>Asks for</h3><dl>{asked}</dl>" if asked else "")
-        + f"<h3>Answers</h3><dl>{answered}</dl>"
+        + "".join(f"<p>{escape(operation[key])}</p>" for key in SHOWN if key in operation)
+        + (f"<h3>Asks for</h3><dl>{inputs}</dl>" if inputs else "")
+        + f"<h3>Answers</h3><dl>{answers}</dl>"
         + (f"<pre><code>{escape(_example(method, path, operation))}</code></pre></section>\n")
     )
 
@@ -291,9 +290,9 @@ def _example(method: str, path: str, operation: dict[str, Any]) -> str:
         parts.append('-H "Authorization: Bearer $DAFUSE_TOKEN"')
     if "requestBody" in operation:
         parts.append("-F files=@cat.jpg")
-    asked = [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"]
+    names = [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"]
     needed = [one["name"] for one in operation.get("parameters", []) if one.get("required")]
-    query = "&".join(f"{name}={name.upper()}" for name in asked if name in needed)
+    query = "&".join(f"{name}={name.upper()}" for name in names if name in needed)
     address = "http://127.0.0.1:8000" + path.replace("{name}", "cat") + (query and f"?{query}")
     if method == "GET" and FILE in operation["responses"]["200"].get("content", {}):
         parts.append("-OJ")

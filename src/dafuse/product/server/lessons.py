@@ -168,7 +168,7 @@ class Lessons:
             self._changing.release()
             raise Refusal(409, "no images wait to be learned: send some to /classes/NAME/images")
         number = 1 if self.job is None else self.job.number + 1
-        counts = {name: len(pictures) for name, pictures in taken.items()}
+        counts = {name: len(images) for name, images in taken.items()}
         self.job = Job(number, counts, LessonProgress(), self.classifier.folder.current_if_any())
         # a daemon, so that a lesson that hangs cannot keep the server from ending
         self._thread = Thread(
@@ -286,8 +286,8 @@ class Lessons:
             self._changing.release()
 
     def _taught(self, taken: Staged, flip: bool | None, progress: LessonProgress) -> dict[str, Any]:
-        images = [image for pictures in taken.values() for image in pictures]
-        labels = [name for name, pictures in taken.items() for _ in pictures]
+        images = [image for some in taken.values() for image in some]
+        labels = [name for name, some in taken.items() for _ in some]
         report = self.classifier.learn(images, labels, flip=flip, progress=progress)
         return {**asdict(report), "lines": report.lines()}
 

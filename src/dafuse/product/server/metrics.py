@@ -24,7 +24,7 @@ disable_created_metrics()  # or each counter would tell when it began, too
 
 
 class Metrics:
-    """The counters of one server, and gauges that are read when they are asked for."""
+    """The counters of one server, and gauges that are read when Prometheus asks."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

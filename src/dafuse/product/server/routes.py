@@ -20,7 +20,7 @@ from dafuse.product.server.lessons import Lessons
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Access, Limits, Memory, Refusal, overloaded
 from dafuse.product.server.staging import check_name
-from dafuse.product.server.uploads import NoPicture, read_away, uploads
+from dafuse.product.server.uploads import NoImage, read_away, uploads
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -46,26 +46,26 @@ class Service:
     lessons: Lessons | None  # None: it cannot be taught here
 
 
-async def service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     found: Service = request.app.state.service
     return found
 
 
-Here = Annotated[Service, Depends(service)]
-Given = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
+Shared = Annotated[Service, Depends(_service)]
+Token = Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
 
 
-async def bearing(here: Here, given: Given) -> None:
-    """Refuse whoever does not bear the token. What depends on this is described so, too."""
-    here.access.require(given.credentials if given else None)
+async def bearing(service: Shared, token: Token) -> None:
+    """Refuse a request without the token. OpenAPI says so of every route that depends on this."""
+    service.access.require(token.credentials if token else None)
 
 
-async def teaching(here: Here, given: Given) -> Lessons:
+async def teaching(service: Shared, token: Token) -> Lessons:
     """The lessons, for those who may teach; refuse all others."""
-    if here.lessons is None:
+    if service.lessons is None:
         raise Refusal(403, "this server cannot be taught: start it with --allow-learn")
-    await bearing(here, given)
-    return here.lessons
+    await bearing(service, token)
+    return service.lessons
 
 
 Teaching = Annotated[Lessons, Depends(teaching)]
@@ -85,17 +85,17 @@ def refused(*statuses: int) -> dict[int | str, dict[str, Any]]:
 )
 async def predict(
     request: Request,
-    here: Here,
+    service: Shared,
     top: Annotated[int, Query(ge=1, le=1000, description="how many classes are named")] = 5,
 ) -> say.Predictions:
-    if not here.batcher.has_place_for(1):  # so that refusing costs next to nothing
-        await read_away(request, here.limits)
+    if not service.batcher.has_place_for(1):  # so that refusing costs next to nothing
+        await read_away(request, service.limits)
         raise overloaded()
-    async with uploads(request, here.limits, here.memory) as sent:
-        found = sent.placed(await here.batcher.predict(sent.pictures, top))
+    async with uploads(request, service.limits, service.memory) as sent:
+        found = sent.placed(await service.batcher.predict(sent.images, top))
         named = [
             say.NotRead(file=file.name, error=one.sentence)
-            if isinstance(one, NoPicture)
+            if isinstance(one, NoImage)
             else say.Predicted.of(file.name, one, top)
             for file, one in zip(sent.files, found, strict=True)
         ]
@@ -105,15 +105,15 @@ async def predict(
 @router.get(
     "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
 )
-async def classes(here: Here) -> say.Classes:
-    await asyncio.to_thread(here.served.follow)
-    limits, lessons = here.limits, here.lessons
+async def classes(service: Shared) -> say.Classes:
+    await asyncio.to_thread(service.served.follow)
+    limits, lessons = service.limits, service.lessons
     version = None if lessons is None else lessons.version  # before the step that it stands for
     last = None if lessons is None else await asyncio.to_thread(lambda: lessons.last_step)
-    records = None if here.classifier is None else here.classifier.version.classes
+    records = None if service.classifier is None else service.classifier.version.classes
     return say.Classes(
-        model=here.name,
-        classes=here.served.classes if records is None else [one.name for one in records],
+        model=service.name,
+        classes=service.served.classes if records is None else [one.name for one in records],
         records=None if records is None else [say.Record.of(one) for one in records],
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
@@ -133,13 +133,13 @@ async def classes(here: Here) -> say.Classes:
     openapi_extra=say.SENDS_FILES,
     responses=refused(400, 401, 403, 408, 413, 415, 422, 503),
 )
-async def stage(name: str, request: Request, here: Here, lessons: Teaching) -> say.Added:
+async def stage(name: str, request: Request, service: Shared, lessons: Teaching) -> say.Added:
     name = check_name(name)
-    async with uploads(request, here.limits, here.memory) as sent:
-        lessons.staging.require_place(len(sent.pictures))  # before anything is decoded
-        found = await here.batcher.decode(sent.pictures)
+    async with uploads(request, service.limits, service.memory) as sent:
+        lessons.staging.require_place(len(sent.images))  # before anything is decoded
+        found = await service.batcher.decode(sent.images)
         staged, skipped = await asyncio.to_thread(  # it may wait for a class to be renamed
-            lessons.staging.add, name, sent, found, here.served.classes
+            lessons.staging.add, name, sent, found, service.served.classes
         )
     return say.Added(name=name, staged=staged, skipped=skipped)
 
@@ -248,12 +248,12 @@ async def undo(
     summary="Everything that was done to the model",
     responses=refused(401, 404, 409),
 )
-async def history(here: Here) -> say.History:
-    if here.classifier is None:
+async def history(service: Shared) -> say.History:
+    if service.classifier is None:
         raise Refusal(404, "an exported file has no history: serve the model's folder to see it")
-    if not here.classifier.classes:
+    if not service.classifier.classes:
         return say.History(steps=[], undoable=False)
-    summary = await asyncio.to_thread(here.classifier.info)
+    summary = await asyncio.to_thread(service.classifier.info)
     return say.History(
         steps=[say.Step.of(step) for step in summary.steps], undoable=len(summary.history) > 1
     )
@@ -266,7 +266,7 @@ async def history(here: Here) -> say.History:
     responses={200: {"content": {say.FILE: {}}}, **refused(401, 403, 409, 422)},
 )
 async def export(
-    here: Here,
+    service: Shared,
     lessons: Teaching,
     int8: Annotated[
         bool, Query(description="weights of one byte: smaller, faster, a little less exact")
@@ -275,7 +275,7 @@ async def export(
     made, file = await asyncio.to_thread(lessons.export, int8)
     headers = {
         "Content-Length": str(file.stat().st_size),
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(here.name, safe='')}.onnx",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(service.name, safe='')}.onnx",
     }
     return StreamingResponse(_pieces(made, file), media_type=say.FILE, headers=headers)
 
@@ -287,8 +287,8 @@ def _pieces(made: ExitStack, path: Path) -> Iterator[bytes]:
 
 
 @for_all.get("/healthz", summary="Whether the server answers")
-async def health(here: Here) -> say.Health:
-    return say.Health(status="ok", classes=len(here.served.classes), version=__version__)
+async def health(service: Shared) -> say.Health:
+    return say.Health(status="ok", classes=len(service.served.classes), version=__version__)
 
 
 @router.get(
@@ -297,5 +297,5 @@ async def health(here: Here) -> say.Health:
     response_class=PlainTextResponse,
     responses=refused(401),
 )
-async def measured(here: Here) -> Response:
-    return Response(here.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+async def measured(service: Shared) -> Response:
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

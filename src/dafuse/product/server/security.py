@@ -71,7 +71,7 @@ class Access:
             )
 
     def require(self, given: str | None) -> None:
-        """Refuse whoever does not bear the token."""
+        """Refuse a request without the token."""
         if self.token is None or not given:
             raise Refusal(401, "a token is needed: send it as Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.encode(), self.token.encode()):

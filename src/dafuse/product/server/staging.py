@@ -10,7 +10,7 @@ from dafuse.data.class_names import check_class_names, composed, taught_name
 from dafuse.data.images import UnreadableImage
 from dafuse.errors import DafuseError
 from dafuse.product.server.security import Refusal
-from dafuse.product.server.uploads import NoPicture, Sent
+from dafuse.product.server.uploads import NoImage, Sent
 
 Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each image
 
@@ -28,7 +28,7 @@ class Staging:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {name: len(pictures) for name, pictures in self._staged.items()}
+        return {name: len(images) for name, images in self._staged.items()}
 
     def add(
         self,
@@ -43,13 +43,13 @@ class Staging:
         """
         name = check_name(name)
         placed = sent.placed(found)
-        pictures = [one for one in placed if not isinstance(one, NoPicture)]
+        images = [one for one in placed if not isinstance(one, NoImage)]
         with self._lock:
             _check_clashes([*map(composed, known), *self._staged, name])
-            self.require_place(len(pictures))
-            self._staged = _joined(self._staged, {name: pictures})
+            self.require_place(len(images))
+            self._staged = _joined(self._staged, {name: images})
             staged = len(self._staged[name])
-        return staged, [one.sentence for one in placed if isinstance(one, NoPicture)]
+        return staged, [one.sentence for one in placed if isinstance(one, NoImage)]
 
     def drop(self, name: str) -> int:
         """Delete the images of a class; return how many there were."""
@@ -89,7 +89,7 @@ class Staging:
 
     def require_place(self, more: int) -> None:
         """Refuse so many images where they are too many."""
-        waiting = sum(len(pictures) for pictures in self._staged.values())
+        waiting = sum(len(images) for images in self._staged.values())
         if waiting + more > self._most:
             raise Refusal(
                 413, f"{waiting} images wait to be learned, of at most {self._most}: learn first"

@@ -44,7 +44,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class NoPicture:
+class NoImage:
     """A file that cannot be looked at, and why."""
 
     name: str
@@ -56,31 +56,31 @@ class NoPicture:
 class Sent:
     """The files of a request, in their order."""
 
-    files: Sequence[Upload | NoPicture]
+    files: Sequence[Upload | NoImage]
 
     @property
-    def pictures(self) -> list[Upload]:
+    def images(self) -> list[Upload]:
         return [file for file in self.files if isinstance(file, Upload)]
 
-    def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoPicture]:
-        """Put what was found of each image in its file's place, beside what is no image.
+    def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoImage]:
+        """Put what was found of each image in its file's place, among files that are no image.
 
         Where nothing was found of any file, the request is refused.
         """
         rest = iter(found)
-        placed: list[Found | NoPicture] = []
+        placed: list[Found | NoImage] = []
         for file in self.files:
-            one = file if isinstance(file, NoPicture) else next(rest)
+            one = file if isinstance(file, NoImage) else next(rest)
             placed.append(_unread(file.name, one) if isinstance(one, UnreadableImage) else one)
-        bad = [one for one in placed if isinstance(one, NoPicture)]
+        bad = [one for one in placed if isinstance(one, NoImage)]
         if len(bad) == len(placed):
             status = bad[0].status if len(bad) == 1 else 422
             raise Refusal(status, bad[0].sentence, [one.sentence for one in bad])
         return placed
 
 
-def _unread(name: str, why: object) -> NoPicture:
-    return NoPicture(name, f"{name} cannot be read: {why}")
+def _unread(name: str, why: object) -> NoImage:
+    return NoImage(name, f"{name} cannot be read: {why}")
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ async def _chunks(
     too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
     length, clock = 0, asyncio.get_running_loop().time
     if _declared(request) > limits.body:
-        patience.reschedule(None)  # from here on, it is that of `read_away`
+        patience.reschedule(None)  # `read_away` has its own time limit
         await read_away(request, limits)
         raise too_large
     async for chunk in request.stream():
@@ -223,14 +223,14 @@ class _Form:
             self._part.data += data[start:end]
 
 
-def _checked(files: list[_Part], most: int) -> list[Upload | NoPicture]:
+def _checked(files: list[_Part], most: int) -> list[Upload | NoImage]:
     return [
         _upload(file.name or f"file {number}", file.taken(), most)
         for number, file in enumerate(files, start=1)
     ]
 
 
-def _upload(name: str, data: bytes, most: int) -> Upload | NoPicture:
+def _upload(name: str, data: bytes, most: int) -> Upload | NoImage:
     """Look at the header only: a small file can hold far more pixels than there is memory."""
     if not data:
         return _unread(name, "the file is empty")
@@ -244,7 +244,7 @@ def _upload(name: str, data: bytes, most: int) -> Upload | NoPicture:
     except UnidentifiedImageError:
         return _unread(name, why_unknown(data[:12], name))
     except Exception:  # broken headers make Pillow raise almost anything
-        return NoPicture(name, f"{name} is a damaged image")
+        return NoImage(name, f"{name} is a damaged image")
     if pixels > most:
-        return NoPicture(name, f"{name} has more than {most:,} pixels", 413)
+        return NoImage(name, f"{name} has more than {most:,} pixels", 413)
     return Upload(name, data, pixels)
