@@ -46,7 +46,7 @@ Labels = Sequence[Any] | np.ndarray
 class DafuseClassifier(ClassifierMixin, BaseEstimator):
     """X is a sequence of paths, Pillow images or arrays, or an array [N, H, W, 3] or [N, H, W].
 
-    What it learned is a model in a temporary folder, `classifier_`; `save` keeps it. A pickle holds
+    It keeps its model in a temporary folder, as `classifier_`; `save` copies it. A pickle holds
     the model but not the backbone's weights, which must be found where it is opened. Labels that
     differ only in case are refused, as class names are. `predict` always names a class;
     `classifier_.predict` may answer "unknown".
@@ -184,7 +184,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         return [self._pixels(one) if isinstance(one, np.ndarray) else one for one in X]
 
     def _pixels(self, values: np.ndarray) -> np.ndarray:
-        """As uint8."""
+        """Return pixels as uint8."""
         if values.dtype == np.uint8 and self.pixel_range is None:
             return values
         if self.pixel_range is None:
@@ -248,5 +248,5 @@ def _all_labels(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _names(labels: np.ndarray) -> list[str]:
-    """As the model keeps them."""
+    """Return labels as the model keeps them."""
     return [composed(str(label)) for label in labels.tolist()]

@@ -81,7 +81,7 @@ class Evaluation:
 
     @property
     def accuracy_without_unknown(self) -> float:
-        """What the accuracy would be if "unknown" were never answered."""
+        """The accuracy if "unknown" were never answered."""
         return sum(score.nearest for score in self.classes) / max(1, self.images)
 
     @property

@@ -87,12 +87,12 @@ def _tiles(evaluation: Evaluation) -> str:
 
 
 def _confusions(answered: Iterable[Answered]) -> Counter[tuple[str, str]]:
-    """How often a class was answered with another, or with unknown."""
+    """Count how often a class was answered with another, or with unknown."""
     return Counter((one.name, one.answer) for one in answered if one.answer != one.name)
 
 
 def shown_in_matrix(answered: Iterable[Answered], classes: Sequence[str]) -> list[str]:
-    """All classes, or those that take part in the most confusions, in their order."""
+    """Return all classes, or those with the most confusions, in their order."""
     if len(classes) <= MATRIX:
         return list(classes)
     known, taking_part = set(classes), Counter[str]()

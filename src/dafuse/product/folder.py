@@ -60,7 +60,7 @@ class ModelFolder:
         self._is_held = False  # by `changing`
 
     def exists(self) -> bool:
-        """Whether there is a model, damaged or not."""
+        """Tell whether there is a model, damaged or not."""
         return self._has_pointer() or self._finished_first_step()
 
     def require(self) -> None:

@@ -154,7 +154,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
 
 
 class _Role(NamedTuple):
-    """What a file of the model is for."""
+    """The purpose of a file of the model."""
 
     what: str
     kept: Mapping[str, str] = {}  # how names of its arrays begin -> what they are

@@ -40,7 +40,7 @@ class Planned:
 
 @dataclass
 class Read:
-    """What was read of a lesson's images, without those that are left out."""
+    """The images to learn, as they were read; and counts of those left out."""
 
     rows: list[int]  # which images these are
     feats: list[np.ndarray]  # of each, where features were asked for
@@ -57,7 +57,7 @@ class Read:
 
 
 class _Cut(NamedTuple):
-    """What is taken of an image when it is decoded."""
+    """The parts of a decoded image that a lesson needs."""
 
     pixels: int
     digest: bytes  # b"": images are not recognised

@@ -238,7 +238,7 @@ class ExportedModel(Answering):
         return self.card.threshold
 
     def follow(self) -> None:
-        """Nothing to do: unlike a model's folder, the file does not learn."""
+        """Do nothing: unlike a model's folder, the file does not learn."""
 
     def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         cut = self.card.preprocessing.centre_square

@@ -150,14 +150,15 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
     with folder.changing(progress or Progress()):
         current = folder.current()
         version = folder.version(current)
-        row = version.position(old)
-        old, others = version.names[row], version.names[:row] + version.names[row + 1 :]
+        position = version.position(old)
+        old = version.names[position]
+        others = [name for name in version.names if name != old]
         if new == old:
             raise DafuseError(f"{old!r} is called so already: nothing to rename")
         if taken := [name for name in others if same_name(name) == same_name(new)]:
             raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
         classes = list(version.classes)
-        classes[row] = replace(classes[row], name=new)
+        classes[position] = replace(classes[position], name=new)
         step = {"did": "rename", "when": now(), "old": old, "new": new}
         folder.publish(version.next(step, current.sha256, classes=classes))
 

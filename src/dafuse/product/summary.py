@@ -52,7 +52,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class LearnReport:
-    """What a lesson did; without classes where all its images were taught before."""
+    """A report of a lesson; it has no classes if all its images were taught before."""
 
     version: int
     seconds: float

@@ -88,7 +88,7 @@ class BackboneRecord:
 
 @dataclass(frozen=True)
 class VersionRef:
-    """Which version: its number and the hash of its file."""
+    """A pointer to a version: its number and the hash of its file."""
 
     number: int
     sha256: str

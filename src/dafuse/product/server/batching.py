@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class Served(Protocol):
-    """What is served: a `Classifier`, or another that answers in the same way."""
+    """A model that is served: a `Classifier`, or another with the same answers."""
 
     @property
     def classes(self) -> list[str]: ...
@@ -135,7 +135,7 @@ class Turns(Generic[Part, Found]):
     async def done(self, parts: Sequence[tuple[Part, float]]) -> list[Found]:
         """Return an answer for each part of a request, which stand beside their costs.
 
-        What was raised for one of them is raised.
+        An error of one of them is raised.
         """
         loop, turn, answers = asyncio.get_running_loop(), self._turn, []
         for part, cost in parts:

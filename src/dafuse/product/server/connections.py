@@ -34,7 +34,7 @@ EVERY = 60.0  # seconds between two lines that say so
 
 
 def most_connections() -> int:
-    """How many connections there may be, so that files are left for the model."""
+    """Return how many connections there may be, so that files are left for the model."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -159,7 +159,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def is_awaited(self) -> bool:
-        """Whether it is the client's turn: to ask, to send the rest, or to take its answer."""
+        """Tell whether the client's turn is now: to ask, to send the rest, to take its answer."""
         return not self._is_answering() or self.cycle.more_body or self.flow.write_paused
 
     def is_overdue(self) -> bool:

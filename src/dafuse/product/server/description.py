@@ -80,7 +80,7 @@ class Allowed(BaseModel):
 
 
 class Record(BaseModel):
-    """What is known of a class."""
+    """A class that the model knows."""
 
     name: str
     images: int = Field(description="how many images it was learned from")

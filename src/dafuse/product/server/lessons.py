@@ -38,11 +38,11 @@ EARLY = 0.02  # share of a phase; before that, the time left cannot be told
 
 
 class LessonStopped(Exception):
-    """The lesson was asked to break off."""
+    """Raised in a lesson that is to break off."""
 
 
 class LessonProgress(Progress):
-    """How far a lesson is: written by the thread that learns, read by others."""
+    """The progress of a lesson, which its thread writes and others read."""
 
     def __init__(self) -> None:
         self.began = self._phase_began = time.monotonic()
@@ -236,7 +236,7 @@ class Lessons:
         return not self._thread.is_alive()
 
     def lost(self) -> str:
-        """What was lost by `stop`, in words: the lesson, images that wait; empty: nothing."""
+        """Say in words what `stop` lost: the lesson, images that wait; empty: nothing."""
         said, waiting = [], sum(self.staging.counts.values())
         if self.job is not None and self.job.stopped:
             state, current = self.job.state, self.classifier.folder.current_if_any()

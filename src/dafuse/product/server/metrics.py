@@ -1,4 +1,4 @@
-"""What the server counts and measures, for Prometheus."""
+"""Counters and gauges of the server, for Prometheus."""
 
 from collections.abc import Callable
 

@@ -33,7 +33,7 @@ for_all = APIRouter()  # none of it ever needs the token
 
 @dataclass(frozen=True)
 class Service:
-    """What the routes share."""
+    """The parts that all routes share."""
 
     name: str  # of the model
     served: Served

@@ -79,7 +79,7 @@ class Access:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Tell whether only this machine can reach a server that listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -88,7 +88,7 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a request may have, and how many images may wait."""
+    """Limits of a request, and of the images that wait."""
 
     body_mb: float = 32  # of one request
     files: int = 64  # in one request

@@ -18,7 +18,7 @@ Staged = dict[str, list[np.ndarray]]  # class name -> uint8 [H, W, 3] of each im
 class Staging:
     """Images that wait to be learned, by class: pixels in memory, gone once they are learned.
 
-    What is staged is replaced as a whole and never changed, so that it may be read at any moment.
+    The dictionary is replaced as a whole and never changed, so that it may be read at any moment.
     """
 
     def __init__(self, most: int) -> None:

@@ -30,7 +30,7 @@ LONGEST_NAME = 100  # characters of a file's name that are repeated to whoever s
 # how files begin that their plug-in decodes as soon as they are opened, whatever their size
 JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 Found = TypeVar("Found")
-# it writes lines about forms that are wrong; who sent them is told, and nobody else need be
+# it logs forms that are wrong; the answer says so to whoever sent them, and that is enough
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
