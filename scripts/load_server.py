@@ -3,7 +3,7 @@
     dafuse serve pets --port 8000 &
     python scripts/load_server.py http://127.0.0.1:8000 cat.jpg --clients 1 8 64 --pid $!
 
-Each client keeps one connection and sends the picture again as soon as it is answered. The requests
+Each client keeps one connection and sends the image again as soon as it is answered. The requests
 are written by hand, so that the clients leave the processors to the server.
 """
 

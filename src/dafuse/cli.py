@@ -27,7 +27,7 @@ COMMANDS = {  # name -> module and function below dafuse.commands, what it does
     "merge": ("merge.merge", "add up models that were taught apart"),
     "export": ("export.export", "a model as one .onnx file that predicts elsewhere"),
     "backbone": ("export.backbone", "a network as one .onnx file, to teach without torch"),
-    "demo": ("demo.demo", "teach, teach again, merge, evaluate, on drawn pictures: under a minute"),
+    "demo": ("demo.demo", "teach, teach again, merge, evaluate, on drawn images: under a minute"),
     "demo-research": ("demo_research.demo", "DAF beside baselines on drawn characters: 3 minutes"),
     "run": ("run.main", "learn a stream of tasks with one method, from options or a recipe"),
     "experiment": (
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"dafuse {__version__}")
         return
     command, *rest = arguments
-    warnings.filterwarnings("ignore", module="PIL")  # what is wrong with a picture is said by us
+    warnings.filterwarnings("ignore", module="PIL")  # dafuse says what is wrong with an image
     if command in ONE_BLAS_THREAD:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
     told_to_end: list[int] = []

@@ -94,7 +94,7 @@ def test_the_demo_ends_above_nine_tenths(tmp_path: Path) -> None:
     said = dafuse("demo", "--out", tmp_path / "demo").stdout
     for step in ("teach", "teach again", "merge both", "evaluate, with a page"):
         assert step in said
-    (share,) = re.findall(r"([\d.]+)% of the pictures that it was not taught with", said)
+    (share,) = re.findall(r"([\d.]+)% of the images that it was not taught with", said)
     assert float(share) > 90
     assert "<svg" in (tmp_path / "demo" / "page.html").read_text()
 

@@ -70,3 +70,22 @@ def test_no_two_classes_have_one_name() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_a_module_name_tells_modules_apart() -> None:
+    """Two modules have one name only where their folders tell the difference."""
+    places = defaultdict(list)
+    for path in (ROOT / "src" / "dafuse").rglob("*.py"):
+        if path.parent.name != "commands" and path.name != "__init__.py":  # a command has its name
+            places[path.stem].append(path.parent.name)
+    assert {name: sorted(where) for name, where in places.items() if len(where) > 1} == {
+        "arrays": ["data", "heads"],  # a source of images, and operations of numpy and torch
+        "classifier": ["heads", "product"],  # over features, and the one that people teach
+        "contract": ["methods", "taught"],
+        "daf": ["methods", "taught"],
+        "folder": ["engine", "product"],  # of a run, and of a model
+        "lift": ["methods", "taught"],
+        "registry": ["backbones", "data", "methods"],
+        "simplecil": ["methods", "taught"],
+        "tables": ["data", "report"],
+    }

@@ -23,13 +23,13 @@ Found = TypeVar("Found")
 
 
 def demo(*, out: str = "runs/demo", seed: int = 0) -> None:
-    """Draw pictures, teach a model some of them and then more, merge it with another, and test it.
+    """Draw images, teach a model some of them and then more, merge it with another, and test it.
 
     A table and a page show the result. Needs no download.
 
     Args:
-        out: folder for pictures, models and page
-        seed: which pictures are drawn
+        out: folder for images, models and page
+        seed: which images are drawn
     """
     folder = _own_folder(Path(out).expanduser())
     shown = Demo(folder, Console(soft_wrap=True, highlight=False, markup=False))
@@ -63,7 +63,7 @@ class Demo:
             write_sketches(self.out / "test", names, TESTED, seed + 1)
 
         _, took = _timed(write)
-        self._row(f"draw {len(names) * (TAUGHT + TESTED)} pictures", took)
+        self._row(f"draw {len(names) * (TAUGHT + TESTED)} images", took)
 
     def teach(self) -> None:
         model = self._learn("teach", "model", "first")
@@ -98,7 +98,7 @@ class Demo:
         self.console.print()
         self.console.print(self.table)
         self.console.print()
-        self.console.print(f"{accuracy:.1%} of the pictures that it was not taught with are right")
+        self.console.print(f"{accuracy:.1%} of the images that it was not taught with are right")
         self.console.print(f"page: {page.resolve()}")
 
     def _learn(self, step: str, name: str, lesson: str) -> "Classifier":
@@ -119,7 +119,7 @@ class Demo:
         return model
 
     def _ask(self, model: "Classifier") -> None:
-        """Ask about a picture of a class that only the second lesson brings."""
+        """Ask about an image of a class that only the second lesson brings."""
         picture = self.out / "test" / "church" / "000.jpg"
         self._say("predict", self.out / "model", picture)
         (answer,), took = _timed(lambda: model.predict(picture))
@@ -131,7 +131,7 @@ class Demo:
         self.console.print(f"dafuse {command} {' '.join(map(str, arguments))}")
 
     def _row(self, step: str, took: float, model: "Classifier | None" = None) -> None:
-        """Add a row; with a model, also how many test pictures of its classes are right."""
+        """Add a row; with a model, also how many test images of its classes are right."""
         cells = [step, f"{took:.1f}"]
         if model is not None:
             evaluation = model.evaluate(self.out / "test")

@@ -20,7 +20,7 @@ def evaluate(
     off, and what it answers unknown.
 
     Args:
-        page: an .html file to write, too: confusion matrix, the worst mistakes as pictures,
+        page: an .html file to write, too: confusion matrix, the worst mistakes as images,
             calibration, accuracy against how many images are refused
     """
     if page:

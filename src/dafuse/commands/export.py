@@ -34,7 +34,7 @@ def export(model: Model, file: str, /, *, int8: bool = False, weights: Weights =
         f"images of {size} x {size} pixels"
     )
     print(
-        f"compared with the model on {difference.pictures} made-up pictures: the same answer for "
+        f"compared with the model on {difference.pictures} made-up images: the same answer for "
         f"{difference.same}; probabilities differ by up to {difference.largest:.2g}, "
         f"by {difference.mean:.2g} on average"
     )
@@ -77,5 +77,5 @@ def backbone(
         f"{out}: {network.tag}, {out.stat().st_size / 1e6:.1f} MB, images of {looks.size} x "
         f"{looks.size} pixels, {network.width_at('moments')} features for lift"
     )
-    print(f"compared with torch on made-up pictures: features differ by up to {difference:.1g}")
+    print(f"compared with torch on made-up images: features differ by up to {difference:.1g}")
     print(f"teach with it, without torch: dafuse learn MODEL SOURCE --backbone {out}")

@@ -39,5 +39,5 @@ def merge(
     if not step["compared"]:
         print(
             "images that were taught to more than one of them count twice, which cannot be told: "
-            "each model hashes pictures with a key of its own"
+            "each model hashes images with a key of its own"
         )

@@ -1,4 +1,4 @@
-"""`dafuse report RUN... [--out FOLDER] [--ledger FILE]`: a page, tables, pictures of runs."""
+"""`dafuse report RUN... [--out FOLDER] [--ledger FILE]`: a page, tables, figures of runs."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ def report(
     with_recipes: bool = False,
     speeds: bool = True,
 ) -> None:
-    """Write a page, tables (md, csv, tex) and pictures about runs.
+    """Write a page, tables (md, csv, tex) and figures about runs.
 
     Args:
         runs: run folders, or folders that contain some

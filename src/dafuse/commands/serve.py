@@ -52,7 +52,7 @@ def serve(
 ) -> None:
     """Serve a model: a page to try it in the browser, and an API (see /docs).
 
-    With --allow-learn it can be taught there, too. Pictures are held in memory only.
+    With --allow-learn it can be taught there, too. Images are held in memory only.
 
     Args:
         model: the model's folder, which with --allow-learn may be yet to come; or an .onnx file of
@@ -64,10 +64,10 @@ def serve(
         token: needed to teach and, from other machines, for everything; better given as
             $DAFUSE_TOKEN, which other users cannot see; one is made and printed if left out
         max_body_mb: megabytes of a request; 32 if left out
-        max_files: pictures in a request; 64 if left out
-        max_pixels: pixels of a picture; what 1 GB can decode if left out
-        max_staged: pictures that wait to be learned; 500 if left out
-        queue: pictures that wait to be predicted; 256 if left out
+        max_files: images in a request; 64 if left out
+        max_pixels: pixels of an image; what 1 GB can decode if left out
+        max_staged: images that wait to be learned; 500 if left out
+        queue: images that wait to be predicted; 256 if left out
     """
     exported = is_exported(model)
     if exported and (allow_learn or backbone or method):
