@@ -5,8 +5,8 @@ require_shape(content, TASK)     # ValueError: "images.train is not a whole numb
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 LARGEST = 2**63  # no whole number of ours is as large
 DEEPEST = 50  # levels of what is not described
@@ -70,6 +70,20 @@ FROM_1 = Kind("a whole number from 1 on", lambda value: _is_count(value) and val
 NUMBER = Kind("a number", _is_number)
 AMOUNT = Kind("a number from 0 to 2^63", lambda value: _is_number(value) and 0 <= value <= LARGEST)
 ANYTHING = Kind("a value as runs write it", _is_shallow)
+
+
+@dataclass(frozen=True)
+class JsonRecord:
+    """A record with a field for each key of JSON whose shape was checked."""
+
+    @classmethod
+    def parsed(cls, content: Mapping[str, Any]) -> Self:
+        """Take what is known; what is missing or null has its default."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{k: v for k, v in content.items() if k in names and v is not None})
+
+    def as_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def require_shape(value: Any, shape: Shape, where: str = "") -> None:

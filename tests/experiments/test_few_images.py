@@ -19,7 +19,15 @@ from dafuse.experiments.common_heads import COMMON
 from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import lift_of
-from dafuse.report.measured_few_images import FILE, advantage, figure, means, table
+from dafuse.report.measured_few_images import (
+    FILE,
+    MeasuredCell,
+    MeasuredCells,
+    advantage,
+    figure,
+    means,
+    table,
+)
 from helpers.processes import clean_environment
 from helpers.run_folders import rewrite
 from helpers.small_datasets import small_dataset
@@ -94,11 +102,11 @@ def test_draws_repeat_and_lie_within_larger_ones() -> None:
 
 
 def test_the_table_has_the_advantage_its_mean_and_its_min(tmp_path: Path) -> None:
-    def one(images: int, seed: int, **accuracy: float | None) -> dict[str, Any]:
-        return {"classes": 5, "images": images, "seed": seed, "accuracy": accuracy}
+    def one(images: int, seed: int, **accuracy: float | None) -> MeasuredCell:
+        return MeasuredCell(5, images, seed, accuracy=accuracy)
 
-    found = {"cells": [one(2, 1, a=0.5, b=0.7, lift=0.7), one(2, 2, a=0.7, b=0.6, lift=0.7),
-                       one(1, 1, a=0.4, b=None, lift=0.3)]}  # fmt: skip
+    of_two = one(2, 1, a=0.5, b=0.7, lift=0.7), one(2, 2, a=0.7, b=0.6, lift=0.7)
+    found = MeasuredCells({}, {}, [], [*of_two, one(1, 1, a=0.4, b=None, lift=0.3)])
     assert advantage(means(found)[5, 2]) == pytest.approx(5.0)  # over b's mean, 65 %
     head, rows = table(found)
     assert head[1:] == ["Draws", "a", "b", "lift", "lift less the best of the others"]
@@ -185,6 +193,9 @@ def test_other_images_are_not_mixed_in(world: list[str]) -> None:
 
     rewrite(file.parent, FILE, of_others)
     with pytest.raises(DafuseError, match="was measured with other data: delete it"):
+        start("experiment", world)
+    rewrite(file.parent, FILE, lambda results: results["cells"][0].update(accuracy={"lift": "all"}))
+    with pytest.raises(DafuseError, match=r"accuracy\.lift is not a number; delete it"):
         start("experiment", world)
     file.write_text('{"brok')
     with pytest.raises(DafuseError, match="delete it to measure again"):

@@ -21,6 +21,7 @@ from dafuse.experiments.measurement import spread_tasks
 from dafuse.files import read_json
 from dafuse.heads.cosine import cosine_logits
 from dafuse.progress import Progress
+from dafuse.report.measured_approximations import MeasuredTask
 from helpers.small_datasets import small_dataset
 
 TINY = Experiment("a test", ({"name": "daf"},), measures=True)
@@ -98,7 +99,7 @@ def test_goes_on_where_it_stopped_and_is_reused(
     measured: list[int] = []
     real = measurement.measure_task
 
-    def one_only(*arguments: Any) -> dict[str, Any]:
+    def one_only(*arguments: Any) -> MeasuredTask:
         measured.append(arguments[1].index)
         if len(measured) == 2:
             raise RuntimeError("no luck")

@@ -153,7 +153,7 @@ def _cells(asked: ExperimentRequest, texts: dict[str, str], words: list[str]) ->
         print(f"makes {file}.md and .png")
         return
     failed = _make([step], asked)
-    if (found := read_cells(step.folder)) and found["cells"]:
+    if (found := read_cells(step.folder)) and found.cells:
         missing = "" if step.finished() else step.state()
         title = f"{asked.name}: {step.config.data['name']}, {step.config.backbone}"
         wide_console().print(terminal_rows(*table(found)))

@@ -8,10 +8,9 @@ shapes of a run's other JSON files are here, too. No torch here.
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Any
 
 from dafuse.engine.matrix import AccuracyMatrix
 from dafuse.shapes import (
@@ -22,6 +21,7 @@ from dafuse.shapes import (
     NUMBER,
     WORD,
     Each,
+    JsonRecord,
     Keys,
     Kind,
     Maybe,
@@ -102,21 +102,7 @@ CHECKPOINT = Keys({"task": COUNT, "sha256": WORD, "results": RESULTS})
 
 
 @dataclass(frozen=True)
-class _JsonRecord:
-    """A record with a field for each key of its JSON."""
-
-    @classmethod
-    def parsed(cls, content: Mapping[str, Any]) -> Self:
-        """Take what is known; what is missing or null has its default."""
-        names = {each.name for each in fields(cls)}
-        return cls(**{k: v for k, v in content.items() if k in names and v is not None})
-
-    def as_json(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-
-@dataclass(frozen=True)
-class Declared(_JsonRecord):
+class Declared(JsonRecord):
     """What the method says of itself; None where the run does not tell."""
 
     passes_per_prediction: float | None = None
@@ -127,7 +113,7 @@ class Declared(_JsonRecord):
 
 
 @dataclass(frozen=True)
-class FinishedTask(_JsonRecord):
+class FinishedTask(JsonRecord):
     """The numbers of one task; empty where they are not known."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # of each phase

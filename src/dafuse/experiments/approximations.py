@@ -12,7 +12,6 @@ without dropout:
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from dafuse.fusion.hessian import diagonal_at, hutchinson, product
 from dafuse.fusion.rule import fisher_ratio
 from dafuse.methods.curvature import curvature_at, losses_under
 from dafuse.methods.daf import DAF
+from dafuse.report.measured_approximations import MeasuredTask
 from dafuse.seeds import numpy_generator, torch_generator
 
 SHARES = tuple(k / 10 for k in range(11))  # shares s of the path
@@ -35,8 +35,8 @@ BATCH = 64  # images in one graph of two backward passes
 
 def measure_task(
     trainer: Trainer, task: Task, method: DAF, options: MeasureOptions
-) -> dict[str, Any]:
-    """Return all numbers of one task, as JSON values; the method has just learned it."""
+) -> MeasuredTask:
+    """Return all numbers of one task; the method has just learned it."""
     start = time.perf_counter()
     adapter, head = method.task_adapter, method.task_head_CD
     trained = adapter.tensors()
@@ -56,23 +56,23 @@ def measure_task(
     sampled["exact"] = {key: part.cpu() for key, part in exact.items()}
     path = _path(trainer, task, method, head, at_task, diagonal, rule)
     adapter.set(trained)
-    return {
-        "task": task.index,
-        "images": len(task.train),
-        "agreement": {
+    return MeasuredTask(
+        task.index,
+        len(task.train),
+        {
             "fisher_signs": agreements(at_task.fisher, diagonal),
             "fisher_exact": agreements(sampled["fisher"], sampled["exact"]),
             "signs_exact": agreements(sampled["signs"], sampled["exact"]),
             "batch_sample": agreements(by_batch, by_sample),
             "rule_exact": agreements(sampled["rule"], sampled["exact"]),
         },
-        "path": path,
-        "sampled": {
+        path,
+        {
             name: {key: part.tolist() for key, part in parts.items()}
             for name, parts in sampled.items()
         },
-        "seconds": time.perf_counter() - start,
-    }
+        time.perf_counter() - start,
+    )
 
 
 def _hessian(

@@ -38,8 +38,7 @@ from dafuse.heads.sums import pooled
 from dafuse.methods.lift import LIFT
 from dafuse.methods.lifted import Head, kinds_of, lift_of
 from dafuse.progress import Progress
-from dafuse.report.measured_approximations import FORMAT
-from dafuse.report.measured_few_images import FILE, OWN, read_cells
+from dafuse.report.measured_few_images import FILE, OWN, MeasuredCell, MeasuredCells, read_cells
 from dafuse.sealed import write_sealed
 from dafuse.seeds import numpy_generator
 
@@ -166,7 +165,7 @@ class FewImages:
             return "damaged"
         if results is None:
             return "to do"
-        planned = set(self._cells(np.repeat(np.arange(len(results["counts"])), results["counts"])))
+        planned = set(self._cells(np.repeat(np.arange(len(results.counts)), results.counts)))
         left = len(planned - _done(results))
         return f"{len(planned) - left} of {len(planned)} cells" if left else "finished"
 
@@ -202,27 +201,20 @@ class FewImages:
             with progress.bar("cells", len(wanted)) as bar:
                 bar.advance(len(wanted) - len(left))
                 for one in _measured(bench.network, train, test, left):
-                    results["cells"].append(one)
-                    write_sealed(self.folder / FILE, results, self.folder)
-                    note = f"{one['classes']} classes, {one['images']} images"
-                    bar.advance(note=note)
+                    results.cells.append(one)
+                    write_sealed(self.folder / FILE, results.as_json(), self.folder)
+                    bar.advance(note=f"{one.classes} classes, {one.images} images")
 
     def _cells(self, labels_N: np.ndarray) -> list[Cell]:
         return cells(labels_N, self.classes, self.images, self.seeds)
 
-    def _begun(self, origin: dict[str, Any], bench: Bench) -> dict[str, Any]:
+    def _begun(self, origin: dict[str, Any], bench: Bench) -> MeasuredCells:
         """Return the results so far, if images and weights are the same, or an empty record."""
         results = read_cells(self.folder)
         if results is None:
             counts = np.bincount(bench.loader.dataset.train.labels).tolist()
-            return {
-                "format": FORMAT,
-                "config": self.config.asked(),
-                "provenance": origin,
-                "counts": counts,  # training images of each class
-                "cells": [],
-            }
-        for what, before, now in compared_inputs(results["provenance"], origin):
+            return MeasuredCells(self.config.asked(), origin, counts)
+        for what, before, now in compared_inputs(results.provenance, origin):
             if before != now:
                 raise DafuseError(
                     f"{self.folder} was measured with other {what}: delete it to measure again"
@@ -244,8 +236,7 @@ class FewImages:
 
 def _measured(
     network: Network, train: Features, test: Features, wanted: Sequence[Cell]
-) -> Iterator[dict[str, Any]]:
-    """Return the record of each cell, as JSON values."""
+) -> Iterator[MeasuredCell]:
     depths = _usual("features")
     (whole,) = network.parts("last")
     last = place_of(whole, network.parts(depths))
@@ -255,16 +246,11 @@ def _measured(
         lift = lift_of(network, depths, _usual("width"), one[2], train.feats_NF[:0, 0])
         tested = np.flatnonzero(np.isin(test.labels_N, classes))
         accuracy = cell(train.of(classes, rows), test.of(classes, tested), last, lift)
-        yield {
-            **dict(zip(("classes", "images", "seed"), one, strict=True)),
-            "tested": len(tested),
-            "accuracy": accuracy,
-            "seconds": time.perf_counter() - start,
-        }
+        yield MeasuredCell(*one, len(tested), accuracy, time.perf_counter() - start)
 
 
-def _done(results: dict[str, Any]) -> set[Cell]:
-    return {(one["classes"], one["images"], one["seed"]) for one in results["cells"]}
+def _done(results: MeasuredCells) -> set[Cell]:
+    return {(one.classes, one.images, one.seed) for one in results.cells}
 
 
 def _usual(option: str) -> Any:

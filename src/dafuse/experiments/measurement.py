@@ -7,7 +7,6 @@ was stopped goes on, and a finished one is not repeated.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
@@ -25,7 +24,7 @@ from dafuse.experiments.guess import Guess
 from dafuse.methods.daf import DAF
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
-from dafuse.report.measured_approximations import FILE, FORMAT, read_measurement
+from dafuse.report.measured_approximations import FILE, MeasuredTasks, read_measurement
 from dafuse.sealed import write_sealed
 
 
@@ -51,7 +50,7 @@ class Measurement:
             return "damaged"
         if results is None:
             return "to do"
-        done, planned = len(results["tasks"]), len(results["planned"])
+        done, planned = len(results.tasks), len(results.planned)
         return "finished" if done == planned else f"{done} of {planned} tasks"
 
     def how(self) -> str:
@@ -62,10 +61,10 @@ class Measurement:
             results = _begun(self.folder, self.options)
         except DafuseError:
             return None
-        if results is None or not results["tasks"]:
+        if results is None or not results.tasks:
             return None
-        each = sum(task["seconds"] for task in results["tasks"]) / len(results["tasks"])
-        return each * (len(results["planned"]) - len(results["tasks"]))
+        each = sum(task.seconds for task in results.tasks) / len(results.tasks)
+        return each * (len(results.planned) - len(results.tasks))
 
     def guessed(self, guess: Guess) -> float:
         """Return the seconds, if nothing has been measured yet."""
@@ -89,19 +88,15 @@ def measure(config: RunConfig, options: MeasureOptions, progress: Progress, benc
         results = _begun(folder.path, options)
         if results is None and path.is_file():
             progress.say("replacing the measurements made here with other options")
-        results = results or {
-            "format": FORMAT,
-            "options": asdict(options),
-            "planned": spread_tasks(len(stream), options.tasks),
-            "provenance": origin,
-            "tasks": [],
-        }
-        done = {task["task"] for task in results["tasks"]}
-        left = [index for index in results["planned"] if index not in done]
+        if results is None:
+            planned = spread_tasks(len(stream), options.tasks)
+            results = MeasuredTasks(asdict(options), planned, origin)
+        done = {task.task for task in results.tasks}
+        left = [index for index in results.planned if index not in done]
         for task, method in _replayed(config, trainer, record, stream, left):
             progress.say(f"measuring task {task.number}/{len(stream)}")
-            results["tasks"].append(measure_task(trainer, task, method, options))
-            write_sealed(path, results, folder.path)
+            results.tasks.append(measure_task(trainer, task, method, options))
+            write_sealed(path, results.as_json(), folder.path)
     return path
 
 
@@ -114,10 +109,10 @@ def spread_tasks(count: int, wanted: int) -> list[int]:
     return [first + round(k * (count - 1 - first) / (wanted - 1)) for k in range(wanted)]
 
 
-def _begun(folder: Path, options: MeasureOptions) -> dict[str, Any] | None:
+def _begun(folder: Path, options: MeasureOptions) -> MeasuredTasks | None:
     """Return the measurements already made with these options."""
     results = read_measurement(folder)
-    return results if results is not None and results["options"] == asdict(options) else None
+    return results if results is not None and results.options == asdict(options) else None
 
 
 def _record_of(config: RunConfig) -> Path:

@@ -7,6 +7,7 @@ import math
 import os
 import statistics
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from dafuse.errors import DafuseError
 from dafuse.report.drawing import INK, LINES, PALETTE, Drawing, NothingToDraw
 from dafuse.report.runs import RunResult
 from dafuse.sealed import read_sealed
-from dafuse.shapes import COUNT, NUMBER, Each, Keys, Maybe, require_shape
+from dafuse.shapes import ANYTHING, COUNT, NUMBER, Each, JsonRecord, Keys, Maybe, require_shape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,21 +50,54 @@ TASK = Keys(
         ),
         "path": Maybe(Each([NUMBER])),
     },
-    {"sampled": Keys(dict.fromkeys(("fisher", "exact"), Each([NUMBER]))), "seconds": NUMBER},
+    {
+        "images": COUNT,
+        "sampled": Keys(dict.fromkeys(("fisher", "exact"), Each([NUMBER]))),
+        "seconds": NUMBER,
+    },
 )
 MEASURED = Keys(
     {
         "options": Keys(dict.fromkeys(("images", "probes", "coordinates"), COUNT)),
         "planned": [COUNT],
         "tasks": [TASK],
-    }
+    },
+    {"provenance": Each(ANYTHING)},
 )
 MOST_PANELS = 4
 MARKERS = ("o", "s", "^", "D")  # of the adapter's four tensors
 Row = list[str]
 
 
-def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class MeasuredTask(JsonRecord):
+    """What was measured at one task."""
+
+    task: int  # 0-based index
+    images: int = 0
+    # of each of `COMPARED`, for the adapter and each of its tensors: entries, and `AGREES`
+    agreement: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    # shares of the way to θ*_t, and the loss there by each of `MODELS`; None where they are equal
+    path: dict[str, list[float]] | None = None
+    # by what was measured, some entries of each tensor
+    sampled: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class MeasuredTasks:
+    """All that was measured at a run's record so far."""
+
+    options: dict[str, int]  # those of `experiments.declared.MeasureOptions`
+    planned: list[int]  # 0-based indices of tasks
+    provenance: dict[str, Any]
+    tasks: list[MeasuredTask] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **vars(self), "tasks": [task.as_json() for task in self.tasks]}
+
+
+def read_measurement(folder: str | os.PathLike[str]) -> MeasuredTasks | None:
     """Return what was measured at a run's record so far, if anything."""
     path = Path(folder) / FILE
     measurement = read_measured(path)
@@ -77,7 +111,9 @@ def read_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         _require_alike(measurement["tasks"])
     except ValueError as error:
         raise DafuseError(f"{path} is damaged: {error}; delete it to measure again") from None
-    return measurement
+    tasks = [MeasuredTask.parsed(task) for task in measurement["tasks"]]
+    options, planned = measurement["options"], measurement["planned"]
+    return MeasuredTasks(options, planned, measurement.get("provenance", {}), tasks)
 
 
 def _require_alike(tasks: list[dict[str, Any]]) -> None:
@@ -102,7 +138,7 @@ def read_measured(path: Path) -> dict[str, Any] | None:
     return measurement
 
 
-def readable_measurement(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+def readable_measurement(folder: str | os.PathLike[str]) -> MeasuredTasks | None:
     """Return what `read_measurement` does, and None for damage: a report goes on without it."""
     try:
         return read_measurement(folder)
@@ -119,24 +155,23 @@ def damages(folders: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
             yield str(error)
 
 
-def how_measured(measurement: dict[str, Any]) -> str:
+def how_measured(measurement: MeasuredTasks) -> str:
     """Say on what was measured, and what is missing."""
-    numbers = [str(task["task"] + 1) for task in measurement["tasks"]]
-    options = measurement["options"]
-    missing = len(measurement["planned"]) - len(numbers)
+    numbers, options = [str(task.task + 1) for task in measurement.tasks], measurement.options
+    missing = len(measurement.planned) - len(numbers)
     return (
         f"Measured at the adapters of task{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}, "
         f"on at most {options['images']} training images of each, {options['probes']} vectors of "
         f"random signs and {options['coordinates']} exact entries for each tensor."
-        + (f" Missing: {missing} of {len(measurement['planned'])} tasks." if missing else "")
+        + (f" Missing: {missing} of {len(measurement.planned)} tasks." if missing else "")
     )
 
 
-def agreement_rows(measurement: dict[str, Any]) -> list[Row]:
+def agreement_rows(measurement: MeasuredTasks) -> list[Row]:
     """Return the rows under `AGREEMENT`: mean over the tasks, and range if there are several."""
     rows = []
     for key, name in COMPARED.items():
-        parts = [task["agreement"][key] for task in measurement["tasks"]]
+        parts = [task.agreement[key] for task in measurement.tasks]
         for part in parts[0] if parts else ():
             values = [numbers[part] for numbers in parts]
             rows.append(
@@ -153,9 +188,9 @@ def agreement_rows(measurement: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def path_rows(measurement: dict[str, Any]) -> tuple[Row, list[Row]]:
+def path_rows(measurement: MeasuredTasks) -> tuple[Row, list[Row]]:
     """Head and rows: what each parabola makes of the change of the loss from θ_t to θ*_t."""
-    paths = [(task["task"] + 1, task["path"]) for task in measurement["tasks"] if task["path"]]
+    paths = [(task.task + 1, task.path) for task in measurement.tasks if task.path]
     head = ["Task", "Loss at θ_t", "at θ*_t", *(f"by {MODELS[m]}" for m in list(MODELS)[1:])]
     rows = [
         [str(number), f"{path['true'][0]:.4g}", *(f"{path[model][-1]:.4g}" for model in MODELS)]
@@ -196,11 +231,11 @@ def loss_along_path(run: RunResult) -> Drawing:
 
 def fisher_against_hessian(run: RunResult) -> Drawing:
     """Entries of the last measured task: Fisher to the right, exact second derivative upwards."""
-    measurement = readable_measurement(run.folder)
-    if measurement is None or not measurement["tasks"]:
+    results = readable_measurement(run.folder)
+    if results is None or not results.tasks:
         raise NothingToDraw(f"{run.folder} has no {FILE} with a measured task")
-    task = measurement["tasks"][-1]
-    fisher, exact = task["sampled"]["fisher"], task["sampled"]["exact"]
+    task = results.tasks[-1]
+    fisher, exact = task.sampled["fisher"], task.sampled["exact"]
     pairs = {
         tensor: [(f, h) for f, h in zip(fisher[tensor], exact[tensor], strict=True) if f and h]
         for tensor in fisher
@@ -232,11 +267,11 @@ def fisher_against_hessian(run: RunResult) -> Drawing:
         axes.minorticks_off()
         axes.legend(loc="upper left")
 
-    numbers = task["agreement"]["fisher_exact"]["all"]
+    numbers = task.agreement["fisher_exact"]["all"]
     return Drawing(
         draw,
         f"Fisher diagonal against the exact Hessian diagonal, {drawn} entries of task "
-        f"{task['task'] + 1}: rank correlation {numbers['rank_correlation']:.2f}, "
+        f"{task.task + 1}: rank correlation {numbers['rank_correlation']:.2f}, "
         f"ratio of sums {numbers['ratio_of_sums']:.3g}.",
         on_page=(5.4, 4.2),
     )
@@ -250,8 +285,8 @@ def _decades(sizes: list[float]) -> tuple[float, float]:
 
 def _paths(run: RunResult) -> list[tuple[int, dict[str, list[float]]]]:
     """Task number and path, of the first few and the last measured tasks that have one."""
-    measurement: dict[str, Any] = readable_measurement(run.folder) or {"tasks": []}
-    paths = [(task["task"] + 1, task["path"]) for task in measurement["tasks"] if task["path"]]
+    results = readable_measurement(run.folder)
+    paths = [(task.task + 1, task.path) for task in (results.tasks if results else ()) if task.path]
     return paths if len(paths) <= MOST_PANELS else [*paths[: MOST_PANELS - 1], paths[-1]]
 
 

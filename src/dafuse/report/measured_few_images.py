@@ -8,13 +8,18 @@ whose mean is the greatest.
 import math
 import os
 import statistics
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dafuse.engine.results import INPUTS
+from dafuse.errors import DafuseError
 from dafuse.files import write_atomically
 from dafuse.report.drawing import Drawing, NothingToDraw, heat_map, write_in_cells
-from dafuse.report.measured_approximations import read_measured
+from dafuse.report.measured_approximations import FORMAT, read_measured
 from dafuse.report.tables import UNKNOWN, markdown_rows
+from dafuse.shapes import ANYTHING, COUNT, NUMBER, Each, JsonRecord, Keys, Maybe, require_shape
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,16 +30,59 @@ DIFFERENCE = f"{OWN} less the best of the others"
 Means = dict[tuple[int, int], dict[str, float]]  # percent by classifier, of each cell
 
 
-def read_cells(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+CELL = Keys(
+    {**dict.fromkeys(("classes", "images", "seed"), COUNT), "accuracy": Each(Maybe(NUMBER))},
+    {"tested": COUNT, "seconds": NUMBER},
+)
+CELLS = Keys(
+    {"config": Each(ANYTHING), "provenance": INPUTS, "counts": [COUNT], "cells": [CELL]},
+)
+
+
+@dataclass(frozen=True)
+class MeasuredCell(JsonRecord):
+    """The accuracy of each classifier in one cell and draw."""
+
+    classes: int
+    images: int  # of each class
+    seed: int
+    tested: int = 0  # test images
+    accuracy: dict[str, float | None] = field(default_factory=dict)  # None: could not be fitted
+    seconds: float = 0.0
+
+
+@dataclass
+class MeasuredCells:
+    """All that was measured so far."""
+
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+    counts: list[int]  # training images of each class
+    cells: list[MeasuredCell] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **vars(self), "cells": [one.as_json() for one in self.cells]}
+
+
+def read_cells(folder: str | os.PathLike[str]) -> MeasuredCells | None:
     """Return what was measured so far, if anything."""
-    return read_measured(Path(folder) / FILE)
+    path = Path(folder) / FILE
+    results = read_measured(path)
+    if results is None:
+        return None
+    try:
+        require_shape(results, CELLS)
+    except ValueError as error:
+        raise DafuseError(f"{path} is damaged: {error}; delete it to measure again") from None
+    cells = [MeasuredCell.parsed(one) for one in results["cells"]]
+    return MeasuredCells(results["config"], results["provenance"], results["counts"], cells)
 
 
-def means(results: dict[str, Any]) -> Means:
+def means(results: MeasuredCells) -> Means:
     """Return means over draws; NaN for a classifier without a number in a cell."""
     draws: dict[tuple[int, int], list[dict[str, float | None]]] = {}
-    for one in sorted(results["cells"], key=lambda one: (one["classes"], one["images"])):
-        draws.setdefault((one["classes"], one["images"]), []).append(one["accuracy"])
+    for one in sorted(results.cells, key=lambda one: (one.classes, one.images)):
+        draws.setdefault((one.classes, one.images), []).append(one.accuracy)
     return {
         cell: {name: _mean([draw[name] for draw in several]) for name in several[0]}
         for cell, several in draws.items()
@@ -51,13 +99,10 @@ def advantage(accuracy: dict[str, float]) -> float:
     return accuracy[OWN] - max(others, default=math.nan)
 
 
-def table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(results: MeasuredCells) -> tuple[list[str], list[list[str]]]:
     """Return head and rows: one for each cell, then mean and min of the advantage."""
     by_cell = means(results)
-    counts: dict[tuple[int, int], int] = {}
-    for one in results["cells"]:
-        cell = one["classes"], one["images"]
-        counts[cell] = counts.get(cell, 0) + 1
+    counts = Counter((one.classes, one.images) for one in results.cells)
     names = list(next(iter(by_cell.values()), {}))
     rows = [
         [
@@ -74,7 +119,7 @@ def table(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["Classes, images of each", "Draws", *names, DIFFERENCE], rows
 
 
-def figure(results: dict[str, Any]) -> Drawing:
+def figure(results: MeasuredCells) -> Drawing:
     """Draw the advantage in each cell: classes down, images of each across."""
     by_cell = means(results)
     classes, images = (sorted({cell[k] for cell in by_cell}) for k in (0, 1))
@@ -95,7 +140,7 @@ def figure(results: dict[str, Any]) -> Drawing:
     return Drawing(draw)
 
 
-def write_cells(results: dict[str, Any], file: Path, title: str, missing: str) -> list[str]:
+def write_cells(results: MeasuredCells, file: Path, title: str, missing: str) -> list[str]:
     """Write the table (.md) and the figure (.png); return the lines to tell the user."""
     below = f"\nMissing: {missing}\n" if missing else ""
     note = "Accuracy in percent on all test images of the classes: means over draws.\n"
