@@ -3,7 +3,7 @@
 import torch
 
 from dafuse.backbones.adapter import Adapter, AdapterBank
-from dafuse.heads.selection import most_certain
+from dafuse.heads.logits import most_certain
 from helpers.small_datasets import small_dataset
 from helpers.small_networks import small_vit
 from helpers.small_runs import small_trainer

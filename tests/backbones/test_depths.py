@@ -14,7 +14,7 @@ from dafuse.backbones.depths import (
     place_of,
     width_of,
 )
-from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import init_adapter
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_trainer
 
@@ -86,7 +86,7 @@ def test_parts_lie_side_by_side(depths: Depths) -> None:
 def test_features_are_those_of_tokens_seen_on_the_way(depths: Depths, adapted: bool) -> None:
     trainer = small_trainer(small_dataset([2, 2]))
     vit, images = trainer.network, torch.randn(3, 3, 32, 32)
-    adapter = start_adapter(trainer, 0, 4) if adapted else None
+    adapter = init_adapter(trainer, 0, 4) if adapted else None
     if adapter is not None:
         torch.nn.init.normal_(adapter.up.weight, std=0.5)
     seen: list[torch.Tensor] = []

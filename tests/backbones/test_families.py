@@ -25,7 +25,7 @@ from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.fusion.gradients import gradient_and_fisher
 from dafuse.methods.registry import METHODS
-from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import init_adapter
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import ExportedModel
 from dafuse.taught.torch_eye import TorchExtractor
@@ -110,7 +110,7 @@ def test_every_need_is_met_by_some_family_and_refused_by_name_by_another() -> No
 
 
 def filled(trainer: Trainer) -> Any:
-    adapter = start_adapter(trainer, 0, 4)
+    adapter = init_adapter(trainer, 0, 4)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in adapter.parameters():
@@ -123,7 +123,7 @@ def test_a_new_adapter_changes_nothing_and_a_filled_one_every_level(family: str)
     trainer = trainer_of(family)
     network = trainer.network
     images = images_for(network)
-    new, full = start_adapter(trainer, 0, 4), filled(trainer)
+    new, full = init_adapter(trainer, 0, 4), filled(trainer)
     assert [tuple(stage) for stage in network.stages] == [
         (len(one.down.weight), one.down.weight.shape[2]) for one in new.stages
     ]
@@ -190,7 +190,7 @@ def test_the_branch_reads_what_a_swin_block_has_after_attention() -> None:
 @every_staged
 def test_a_bank_is_each_adapter_alone(family: str) -> None:
     trainer = trainer_of(family)
-    adapters = [filled(trainer), start_adapter(trainer, 0, 4)]
+    adapters = [filled(trainer), init_adapter(trainer, 0, 4)]
     bank = AdapterBank(adapters[0].scale)
     for adapter in adapters:
         bank.append(adapter.tensors())

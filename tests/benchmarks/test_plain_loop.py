@@ -22,8 +22,7 @@ from dafuse.engine.evaluate import evaluate
 from dafuse.engine.trainer import Trainer
 from dafuse.methods.daf import DAF
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 from dafuse.seeds import torch_generator
 from helpers.small_datasets import small_dataset
 from helpers.small_networks import PREPROCESSING
@@ -81,7 +80,7 @@ def test_the_fast_path_learns_what_the_plain_loop_learns(
 
 def test_modules_for_each_layer_are_the_stacked_adapter() -> None:
     trainer = small_trainer(DATASET)
-    adapter = start_adapter(trainer, 0, rank=4)
+    adapter = init_adapter(trainer, 0, rank=4)
     torch.nn.init.normal_(adapter.up.weight)
     modules = PlainAdapters(adapter).eval()
     images = torch.randn(2, 3, 32, 32)

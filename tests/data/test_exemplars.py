@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herd, herded
-from dafuse.heads.distillation import balanced_weights, distill
-from dafuse.heads.linear import grown_rows
+from dafuse.heads.linear import grown_weights
+from dafuse.heads.logits import balanced_weights, distill
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -98,10 +98,10 @@ def test_balanced_weights_by_hand() -> None:
 
 def test_a_grown_head_says_the_same_of_old_classes_where_new_features_are_zero() -> None:
     old, start, feats = random(2, 4), random(5, 7, seed=1), random(8, 3, seed=2)
-    rows = grown_rows(start, old)
+    rows = grown_weights(start, old)
     wide = F.pad(feats, (0, 3))
     expected = F.linear(feats, old[:, :-1], old[:, -1])
     assert torch.allclose(F.linear(wide, rows[:2, :-1], rows[:2, -1]), expected, atol=1e-6)
     assert torch.equal(rows[2:], start[2:])
     assert torch.equal(rows[:2, 3:-1], start[:2, 3:-1])
-    assert torch.equal(grown_rows(start, torch.zeros(0, 1)), start)
+    assert torch.equal(grown_weights(start, torch.zeros(0, 1)), start)

@@ -12,8 +12,7 @@ from dafuse.engine.trainer import Trainer
 from dafuse.heads.alignment import Step, align
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -122,7 +121,7 @@ def test_graphed_alignment_gives_the_rows_of_plain_alignment() -> None:
 
 
 def _random_adapter(trainer: Trainer, number: int) -> Adapter:
-    adapter = start_adapter(trainer, number, rank=4)
+    adapter = init_adapter(trainer, number, rank=4)
     generator = torch.Generator("cuda").manual_seed(number)
     for parameter in adapter.parameters():
         parameter.data.normal_(generator=generator)

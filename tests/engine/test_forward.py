@@ -13,7 +13,7 @@ from dafuse.engine.forward import Forward, Pass
 from dafuse.engine.trainer import fitting_batch
 from dafuse.methods.curvature import curvature_at
 from dafuse.methods.daf import DAF
-from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import init_adapter
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -80,7 +80,7 @@ def test_a_pass_is_that_of_the_adapter_as_it_is_now(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("dafuse.engine.forward.compiled_tightly", uncompiled)
     trainer = small_trainer(small_dataset([3, 3]))
     images, generator = torch.randn(3, 3, 32, 32), torch.Generator().manual_seed(2)
-    adapters = [start_adapter(trainer, number, rank=4) for number in range(2)]
+    adapters = [init_adapter(trainer, number, rank=4) for number in range(2)]
     one_pass = Pass(trainer.network, folds=True, graphs=False, say=print)
     with torch.no_grad():
         for changed in (0, 1, 0, 0):
@@ -101,7 +101,7 @@ def test_training_that_is_replayed_counts_as_a_change(monkeypatch: pytest.Monkey
     """A pass knows by its tensors' versions that an adapter changed; replays leave them alone."""
     monkeypatch.setattr("dafuse.engine.forward.compiled_tightly", lambda network: network)
     trainer = small_trainer(small_dataset([3, 3]))
-    images, adapter = torch.randn(3, 3, 32, 32), start_adapter(trainer, 0, rank=4)
+    images, adapter = torch.randn(3, 3, 32, 32), init_adapter(trainer, 0, rank=4)
     one_pass = Pass(trainer.network, folds=True, graphs=False, say=print)
     with torch.no_grad():
         before = one_pass(images, adapter)
@@ -124,7 +124,7 @@ def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.Mon
     monkeypatch.setattr("dafuse.engine.forward.compiled", uncompiled)
     dataset = small_dataset([5, 5])
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
-    adapter, head = start_adapter(trainer, 0, rank=4), torch.randn(2, trainer.network.width)
+    adapter, head = init_adapter(trainer, 0, rank=4), torch.randn(2, trainer.network.width)
     plain = curvature_at(trainer, task, adapter, head)
     trainer.forward = Forward(trainer.network, trainer.fabric, 16, compiles=True)
     trainer.gradient_batch = 8

@@ -18,7 +18,7 @@ from dafuse.experiments import few_images
 from dafuse.experiments.common_heads import COMMON
 from dafuse.experiments.few_images import Features, FewImages, cell, cells, draw
 from dafuse.methods.lift import LIFT
-from dafuse.methods.lifted import lift_of
+from dafuse.methods.lift_parts import lift_of
 from dafuse.report.measured_few_images import (
     FILE,
     MeasuredCell,

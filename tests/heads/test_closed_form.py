@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dafuse.heads.choice import ENOUGH, FACTORS, MANY, NEAREST, choose, emphasis, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, System
 from dafuse.heads.confidence import Temperature, unit_of
-from dafuse.heads.drift import follow
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import at_rest, awake
 from dafuse.heads.scatter import ClasswiseScatter, PooledScatter
@@ -449,7 +448,7 @@ def test_sums_follow_a_linear_drift_exactly(library: str, width: int) -> None:
     put = LIBRARIES[library]
     sums = taught(hidden, labels, library)
     lesson = rng.normal(size=(3 * width, width))  # they span the features
-    follow(sums, put(lesson), put(lesson @ moved_by + shift), penalty=1e-12)
+    sums.follow(put(lesson), put(lesson @ moved_by + shift), penalty=1e-12)
     after = taught(hidden @ moved_by + shift, labels)
     assert np.allclose(np.asarray(sums.means_CM), after.means_CM, atol=1e-6)
     assert np.allclose(np.asarray(sums.scatter.square()), after.scatter.square(), atol=1e-5)
@@ -458,7 +457,7 @@ def test_sums_follow_a_linear_drift_exactly(library: str, width: int) -> None:
 def test_sums_follow_a_shift_of_images_that_are_all_the_same() -> None:
     hidden, labels = world(6)
     sums, before = taught(hidden, labels), taught(hidden, labels)
-    follow(sums, np.ones((4, 6)), np.ones((4, 6)) * 3)
+    sums.follow(np.ones((4, 6)), np.ones((4, 6)) * 3)
     assert np.allclose(sums.means_CM, before.means_CM + 2)
     assert np.allclose(sums.scatter.square(), before.scatter.square())
 

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from dafuse.backbones.prompts import PromptTokens
 from dafuse.errors import DafuseError
-from dafuse.heads.linear import normal_rows
+from dafuse.heads.linear import linear_normal_init
 from dafuse.methods.l2p import L2P
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
 from helpers.method_probes import cross_entropy_by_hand, loss_at_the_start, prompts_chosen
 from helpers.small_datasets import small_dataset
@@ -56,7 +56,7 @@ def test_one_step_is_adam_on_the_loss_written_out() -> None:
 
     keys = before["modules/keys"].requires_grad_()
     prompts = before["modules/prompts"].requires_grad_()
-    rows = start_rows(method.trainer, 0, 2, maker=normal_rows).requires_grad_()
+    rows = init_class_weights(method.trainer, 0, 2, init=linear_normal_init).requires_grad_()
     with torch.no_grad():
         query = F.normalize(method.trainer.network(seen[0]), dim=1)
     cosines, chosen = (query @ F.normalize(keys, dim=1).T).topk(2, dim=1)

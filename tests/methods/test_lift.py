@@ -12,7 +12,7 @@ import torch
 from dafuse.data.stream import Stream
 from dafuse.engine.trainer import Trainer
 from dafuse.methods.lift import LIFT
-from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import init_adapter
 from faults.command import Ended
 from helpers.processes import dafuse
 from helpers.small_datasets import save_arrays, small_dataset
@@ -119,7 +119,7 @@ def test_the_adapter_in_use_is_the_mean_of_those_trained() -> None:
         trained.append(method.adapter.tensors())
 
     trainer.fit = watched  # type: ignore[method-assign]
-    start = start_adapter(trainer, 0, 4).tensors()
+    start = init_adapter(trainer, 0, 4).tensors()
     for task in stream:
         method.learn(task)
     assert len(trained) == 2

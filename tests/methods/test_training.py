@@ -8,10 +8,9 @@ import torch
 
 from dafuse.data.stream import Task
 from dafuse.engine.trainer import Trainer
-from dafuse.heads.cosine import uniform_rows
+from dafuse.heads.cosine import uniform_init
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter, init_class_weights
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -35,13 +34,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, Task, dict[str, Any
 
     trainer, task = world()
     monkeypatch.setattr(trainer, "fit", fit)
-    fit_with_proxy(trainer, task, start_adapter(trainer, 0, rank=4), SCHEDULE)
+    fit_with_proxy(trainer, task, init_adapter(trainer, 0, rank=4), SCHEDULE)
     return trainer, task, found
 
 
 def test_rows_and_scale_start_as_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, task, found = asked(monkeypatch)
-    start = start_rows(trainer, task.index, 3, maker=uniform_rows)
+    start = init_class_weights(trainer, task.index, 3, init=uniform_init)
     assert torch.equal(found["rows"].detach(), start)
     assert 0.9 / math.sqrt(24) < start.abs().max() <= 1 / math.sqrt(24)
     assert found["scale"].item() == 1
@@ -81,7 +80,7 @@ def test_training_moves_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
         scales.append(groups[0].parameters[-1])
 
     monkeypatch.setattr(trainer, "fit", fit)
-    adapter = start_adapter(trainer, 0, rank=4)
+    adapter = init_adapter(trainer, 0, rank=4)
     before = adapter.tensors()
     fit_with_proxy(trainer, task, adapter, SCHEDULE)
     (scale,) = scales

@@ -10,7 +10,7 @@ import pytest
 
 from dafuse.errors import DafuseError
 from dafuse.heads.resting import RECORDS
-from dafuse.methods.lifted import lift_of
+from dafuse.methods.lift_parts import lift_of
 from dafuse.product import steps
 from dafuse.product.classifier import Classifier
 from dafuse.product.folder import KEPT, ModelFolder

@@ -23,7 +23,7 @@ from dafuse.benchmarks.setting import (
 )
 from dafuse.engine.devices import seconds
 from dafuse.engine.trainer import Trainer
-from dafuse.methods.starts import start_adapter
+from dafuse.methods.training import init_adapter
 from dafuse.seeds import torch_generator
 
 GOAL = Goal("ratio", least=0.97)
@@ -59,10 +59,10 @@ def _measure(
 ) -> list[BenchRow]:
     vit = network(tag)
     trainer, _ = world(vit, random_images(2, 1), 2, setting.fabric(device))
-    adapter = start_adapter(trainer, "global", RANK)
+    adapter = init_adapter(trainer, "global", RANK)
     bank = AdapterBank()
     for number in range(sizes.adapters):
-        bank.append(start_adapter(trainer, number, RANK).tensors())
+        bank.append(init_adapter(trainer, number, RANK).tensors())
     rows: list[BenchRow] = []
     for batch, repeats in sizes.batches.items():
         size = vit.preprocessing.size, vit.preprocessing.size

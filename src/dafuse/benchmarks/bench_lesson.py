@@ -32,10 +32,9 @@ from dafuse.engine.trainer import Trainer
 from dafuse.heads.arrays import from_numpy
 from dafuse.heads.resting import at_rest
 from dafuse.heads.sums import pooled
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed
 from dafuse.methods.daf import DAF
 from dafuse.methods.lift import LIFT
-from dafuse.methods.packing import packed
 from dafuse.seeds import numpy_generator
 
 CLASSES = 5  # in each lesson
@@ -139,7 +138,7 @@ def _fill(method: LIFT, sizes: LessonSizes) -> None:
     drawn = numpy_generator(SEED, "known").standard_normal((count, width), dtype=np.float32)
     sums = pooled(width, like)
     sums.add(from_numpy(drawn, like), from_numpy(np.arange(count) % sizes.known, like))
-    resting = packed("statistics/sums", at_rest(sums, method.precision))
+    resting = prefixed("statistics/sums", at_rest(sums, method.precision))
     method.load_state({**method.state(), **resting})
 
 

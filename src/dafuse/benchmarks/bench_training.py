@@ -36,8 +36,7 @@ from dafuse.data.stream import Task
 from dafuse.engine.devices import launch, seconds
 from dafuse.engine.trainer import Trainer
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 from dafuse.seeds import torch_generator
 
 CLASSES, RANK = 4, 16
@@ -118,7 +117,7 @@ def _rows(measured: dict[str, Measured], goals: dict[str, Goal]) -> list[BenchRo
 
 def _rate(trainer: Trainer, task: Task, batch: int, epochs: int) -> Callable[[], float]:
     """Return the images per second of a whole fit."""
-    adapter = start_adapter(trainer, "benchmark", RANK)
+    adapter = init_adapter(trainer, "benchmark", RANK)
     schedule = Schedule(epochs, batch, lr=0.01, weight_decay=5e-4)
 
     def measure() -> float:

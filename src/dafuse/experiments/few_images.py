@@ -36,7 +36,7 @@ from dafuse.heads.cosine import class_sums, cosine_logits
 from dafuse.heads.lifting import Lift
 from dafuse.heads.sums import pooled
 from dafuse.methods.lift import LIFT
-from dafuse.methods.lifted import Head, kinds_of, lift_of
+from dafuse.methods.lift_parts import Head, kinds_of, lift_of
 from dafuse.progress import Progress
 from dafuse.report.measured_few_images import FILE, OWN, MeasuredCell, MeasuredCells, read_cells
 from dafuse.sealed import write_sealed

@@ -28,7 +28,6 @@ from dafuse.heads.arrays import (
 from dafuse.heads.choice import NEAREST, Choice, Evidence, Found, choose, system_of, usual_penalty
 from dafuse.heads.closed_form import KINDS, Kind, Linear
 from dafuse.heads.confidence import Temperature, Threshold, calibrated, unit_of
-from dafuse.heads.drift import follow
 from dafuse.heads.familiarity import Familiarity, familiarity_of, left_out
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import LEAST, Precision, at_rest, awake, cast, in_steps, rounded
@@ -84,13 +83,13 @@ class ClosedForm:
         """Add a task's images, solve, and return the choice for the diagnosis.
 
         If the network has changed, and the features of these images before the change are given,
-        the old sums are moved along (`heads.drift`); otherwise they stay as measured. Images at the
-        indices `tried` (default: all) are left out in turn. They must be images the network was not
-        trained on.
+        the old sums are moved along (`ClassSums.follow`); otherwise they stay as measured. Images
+        at the indices `tried` (default: all) are left out in turn. They must be images the network
+        was not trained on.
         """
         hidden_NM, labels_N = self.lift(feats_NF), beside(labels_N, self.sums.means_CM)
         if before_NF is not None:
-            follow(self.sums, self.lift(before_NF), hidden_NM)
+            self.sums.follow(self.lift(before_NF), hidden_NM)
         rows = slice(None) if tried is None else tried
         if self.sums.cut:
             uncut = self.sums.uncut()

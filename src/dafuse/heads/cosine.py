@@ -14,13 +14,13 @@ def cosine_logits(feats_ND: Tensor, weights_CD: Tensor, scale: float | Tensor = 
     return scale * F.linear(F.normalize(feats_ND, dim=-1), F.normalize(weights_CD, dim=1))
 
 
-def new_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
+def normal_init(classes: int, width: int, generator: torch.Generator) -> Tensor:
     """Return initial class weights: truncated normal, std 0.02."""
     weights = torch.empty(classes, width)
     return torch.nn.init.trunc_normal_(weights, std=0.02, generator=generator)
 
 
-def uniform_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
+def uniform_init(classes: int, width: int, generator: torch.Generator) -> Tensor:
     """Return initial class weights for a head with a learned scale: uniform in ±1 / sqrt(width)."""
     return (torch.rand(classes, width, generator=generator) * 2 - 1) / math.sqrt(width)
 

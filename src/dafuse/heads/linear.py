@@ -12,13 +12,13 @@ def linear_logits(feats_ND: Tensor, weights_CE: Tensor) -> Tensor:
     return F.linear(feats_ND, weights_CE[:, :-1], weights_CE[:, -1])
 
 
-def kaiming_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
+def linear_kaiming_init(classes: int, width: int, generator: torch.Generator) -> Tensor:
     """Return initial class weights: uniform of variance 1 / width, no bias."""
     weights = (torch.rand(classes, width, generator=generator) * 2 - 1) * math.sqrt(3 / width)
     return with_bias(weights)
 
 
-def normal_rows(classes: int, width: int, generator: torch.Generator) -> Tensor:
+def linear_normal_init(classes: int, width: int, generator: torch.Generator) -> Tensor:
     """Return initial class weights: truncated normal, std 0.02, no bias."""
     weights = torch.empty(classes, width)
     return with_bias(torch.nn.init.trunc_normal_(weights, std=0.02, generator=generator))
@@ -29,7 +29,7 @@ def with_bias(weights_CD: Tensor) -> Tensor:
     return F.pad(weights_CD, (0, 1))
 
 
-def grown_rows(start_CE: Tensor, old_KF: Tensor) -> Tensor:
+def grown_weights(start_CE: Tensor, old_KF: Tensor) -> Tensor:
     """Put a smaller head into a larger one: new classes below, new features to the right.
 
     The first K classes keep their weights on the first F - 1 features, and their biases.

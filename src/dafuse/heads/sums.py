@@ -14,10 +14,20 @@ from copy import copy
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, exact, library, one_hot, to_numpy, zeros
+from dafuse.heads.arrays import (
+    Array,
+    add_to_diagonal,
+    exact,
+    library,
+    one_hot,
+    solve,
+    to_numpy,
+    zeros,
+)
 from dafuse.heads.scatter import ClasswiseScatter, PooledScatter, RecordsAndImages, Scatter
 
 CHUNK = 4096  # images whose hidden features are held in float64 at once
+PENALTY = 0.3  # d of a linear drift, as a share of the mean diagonal of H_o H_o^T
 
 
 class ClassSums:
@@ -71,6 +81,33 @@ class ClassSums:
         known = np.arange(other.classes)
         self._move(other.counts_C, other.means_CM, known)
         self.scatter.merge(other.scatter)
+
+    def follow(self, before_NM: Array, after_NM: Array, penalty: float = PENALTY) -> None:
+        """Move the sums as these images' features moved under a changed network.
+
+        The images pass through the old and the new network and give centred features H_o and H_n;
+        they are not in the sums. The movement of a feature is regressed on its old place,
+
+            B = H_o^T (H_o H_o^T + d I)^-1 (H_n - H_o),    T = I + B,
+
+        and the sums move along: means by T, the scatter to T^T S T. If the drift is linear and the
+        images span the features, the map is exact as d goes to zero.
+        """
+        before_NM, after_NM = exact(before_NM), exact(after_NM)
+        old_M, new_M = before_NM.mean(0), after_NM.mean(0)
+        from_NM, moved_NM = before_NM - old_M, (after_NM - new_M) - (before_NM - old_M)
+        products_NN = from_NM @ from_NM.T
+        scale = float(products_NN.trace()) / len(products_NN)
+        if scale <= 0:
+            self.means_CM = self.means_CM + (new_M - old_M)
+            return
+        inner_NM = solve(add_to_diagonal(products_NN, penalty * scale), moved_NM)
+
+        def mapped(rows_KM: Array) -> Array:
+            return rows_KM + (rows_KM @ from_NM.T) @ inner_NM
+
+        self.means_CM = mapped(self.means_CM - old_M) + new_M
+        self.scatter.follow(mapped)
 
     def take(self, classes: Sequence[int]) -> None:
         """Keep these classes only, in this order; a pooled scatter keeps what others added."""

@@ -41,12 +41,10 @@ from dafuse.heads.arrays import add_to_diagonal, check_finite
 from dafuse.heads.resting import Precision, awake, rounded
 from dafuse.heads.ridge import solve, statistics
 from dafuse.heads.sums import ClassSums, pooled
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 from dafuse.seeds import torch_generator
 
 ROUNDING = 1e-9  # a smaller share of the largest singular value is rounding
@@ -102,7 +100,7 @@ class AnaCP(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         device, wide = self.trainer.device, self.trainer.network.width
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.random_HDM = [self._random(f"lift {number}") for number in range(self.lifts)]
         self.last_DM = self._random("classifier")
         nowhere = torch.zeros(0, device=device)
@@ -250,15 +248,15 @@ class AnaCP(Method):
         """Return what a resumed run needs. From here on the sums are rounded, here as there."""
         self._solve_if_needed()
         self.sums = self._rounded
-        found = {} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())
+        found = {} if self.tune == "none" else prefixed("modules/adapter", self.adapter.tensors())
         for number, resting in enumerate(self.resting):
-            found |= packed(f"statistics/sums{number}", resting)
+            found |= prefixed(f"statistics/sums{number}", resting)
         found |= {"classifier/targets": self.targets_CD, "classifier/onto": self.onto_HCM}
         return found | {"classifier/rows": self.weights_CM}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.load_network(state)
-        self.resting = [unpacked(state, f"statistics/sums{n}") for n in range(len(self.sums))]
+        self.resting = [unprefixed(state, f"statistics/sums{n}") for n in range(len(self.sums))]
         for sums, resting in zip(self.sums, self.resting, strict=True):
             awake(sums, resting)
         self._rounded = self.sums
@@ -267,7 +265,7 @@ class AnaCP(Method):
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""
         if self.tune != "none":
-            self.adapter.set(unpacked(state, "modules/adapter"))
+            self.adapter.set(unprefixed(state, "modules/adapter"))
         self.targets_CD, self.onto_HCM = state["classifier/targets"], state["classifier/onto"]
 
 

@@ -15,12 +15,10 @@ from torch import Tensor
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 
 
 @dataclass(kw_only=True, eq=False)
@@ -54,7 +52,7 @@ class APER(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)
         self.weights_CE = torch.zeros(0, 2 * self.trainer.network.width, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
@@ -76,10 +74,10 @@ class APER(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/adapter", self.adapter.tensors()),
+            **prefixed("modules/adapter", self.adapter.tensors()),
             "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.adapter.set(unpacked(state, "modules/adapter"))
+        self.adapter.set(unprefixed(state, "modules/adapter"))
         self.weights_CE = state["classifier/rows"]

@@ -23,12 +23,11 @@ from torch.nn import functional as F
 from dafuse.backbones.prompts import PromptPrefixes
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
-from dafuse.heads.linear import linear_logits, normal_rows
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import linear_logits, linear_normal_init
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
 
 Components = dict[str, Tensor]  # "prompts" [L, M, P, D], "keys" and "attention" [L, M, D]
@@ -92,11 +91,13 @@ class CODAPrompt(Method):
 
     def learn(self, task: Task) -> dict[str, Any]:
         own = {name: nn.Parameter(self._start(name, task)) for name in self.pool}
-        new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
+        new_CE = nn.Parameter(
+            init_class_weights(self.trainer, task.index, task.size, init=linear_normal_init)
+        )
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             components = joined(self.pool, own)  # the earlier ones take part but are not trained
-            logits = linear_logits(self._encode(images_B3SS, components), new_rows)
+            logits = linear_logits(self._encode(images_B3SS, components), new_CE)
             value = F.cross_entropy(logits, labels_B - task.first)
             if self.orthogonality:
                 value = value + self.orthogonality * sum(map(overlap, components.values()))
@@ -104,10 +105,10 @@ class CODAPrompt(Method):
 
         settings = self.epochs, self.batch_size, self.lr, self.weight_decay
         schedule = Schedule(*settings, optimiser="adam", decay=quarter_cosine)
-        trained = [Group([*own.values(), new_rows])]
+        trained = [Group([*own.values(), new_CE])]
         self.trainer.fit(task, self.attached, loss, trained, schedule)
         self.pool = {name: tensor.detach() for name, tensor in joined(self.pool, own).items()}
-        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_CE.detach()])
         return {"components": self.pool["keys"].shape[1]}
 
     @property
@@ -134,10 +135,10 @@ class CODAPrompt(Method):
         return new_LNV.unflatten(2, self.pool[name].shape[2:])
 
     def state(self) -> dict[str, Tensor]:
-        return {**packed("modules/components", self.pool), "classifier/rows": self.weights_CE}
+        return {**prefixed("modules/components", self.pool), "classifier/rows": self.weights_CE}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.pool = unpacked(state, "modules/components")
+        self.pool = unprefixed(state, "modules/components")
         self.weights_CE = state["classifier/rows"]
 
 

@@ -1,7 +1,7 @@
 """The contract between methods and the engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
@@ -238,3 +238,16 @@ class Method(ABC):
     def exemplars(self) -> ImageSet:
         """Return the kept images, for a method that keeps images."""
         raise TypeError(f"{type(self).__name__} keeps images and must define exemplars()")
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Return a group of a state, named ``prefix.name``, such as "modules/global.down.weight"."""
+    return {f"{prefix}.{name}": tensor.detach() for name, tensor in (tensors or {}).items()}
+
+
+def unprefixed(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the group of a state with this prefix by its own names; empty if there is none."""
+    start = f"{prefix}."
+    return {
+        key.removeprefix(start): tensor for key, tensor in state.items() if key.startswith(start)
+    }

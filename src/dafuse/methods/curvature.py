@@ -11,8 +11,7 @@ from dafuse.backbones.attach import Attachment
 from dafuse.data.stream import Task
 from dafuse.fusion.gradients import Curvature, gradient_and_fisher
 from dafuse.heads.cosine import cosine_logits
-from dafuse.methods.contract import Engine
-from dafuse.methods.packing import packed, unpacked
+from dafuse.methods.contract import Engine, prefixed, unprefixed
 from dafuse.seeds import numpy_generator
 
 
@@ -53,11 +52,14 @@ def curvature_at(
 def packed_curvature(curvature: Curvature) -> Tensors:
     """Return the curvature as tensors that a record can keep."""
     loss = torch.tensor(curvature.loss, dtype=torch.float64)
-    gradient, fisher = packed("gradient", curvature.gradient), packed("fisher", curvature.fisher)
+    gradient, fisher = (
+        prefixed("gradient", curvature.gradient),
+        prefixed("fisher", curvature.fisher),
+    )
     return {**gradient, **fisher, "loss": loss}
 
 
 def unpacked_curvature(tensors: Tensors) -> Curvature:
     """Return the curvature that `packed_curvature` made these tensors of."""
-    gradient, fisher = unpacked(tensors, "gradient"), unpacked(tensors, "fisher")
+    gradient, fisher = unprefixed(tensors, "gradient"), unprefixed(tensors, "fisher")
     return Curvature(gradient, fisher, float(tensors["loss"]))

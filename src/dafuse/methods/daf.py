@@ -23,13 +23,11 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm, of_last_token
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.curvature import curvature_at, packed_curvature, unpacked_curvature
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.methods.training import aligned
+from dafuse.methods.training import aligned, init_adapter, init_class_weights
 from dafuse.seeds import derive
 
 
@@ -166,7 +164,7 @@ class DAF(Method):
     def train_adapter(self, task: Task, init: Tensors) -> Tensors:
         """Train the task's adapter with a cosine head over its own classes; return both."""
         self.task_adapter.set(init)
-        head = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        head = nn.Parameter(init_class_weights(self.trainer, task.index, task.size))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.task_adapter)
@@ -243,29 +241,29 @@ class DAF(Method):
         return self.classes.sampler(self.trainer.device)
 
     def _random_adapter(self, purpose: str | int) -> Adapter:
-        return start_adapter(
+        return init_adapter(
             self.trainer, purpose, self.adapter_rank, self.adapter_scale, self.adapter_dropout
         )
 
     def state(self) -> dict[str, Tensor]:
         adapters = {
-            **packed("modules/global", self.global_adapter.tensors()),
-            **packed("modules/mean", self.mean),
-            **packed("modules/last", self.last),
+            **prefixed("modules/global", self.global_adapter.tensors()),
+            **prefixed("modules/mean", self.mean),
+            **prefixed("modules/last", self.last),
         }
         if self.solved is not None:
             return {**adapters, **self.solved.state()}
-        classes = packed("statistics/class", self.classes.tensors)
+        classes = prefixed("statistics/class", self.classes.tensors)
         return {**adapters, **classes, "classifier/rows": self.weights_CD}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.global_adapter.set(unpacked(state, "modules/global"))
-        self.mean = unpacked(state, "modules/mean") or None
-        self.last = unpacked(state, "modules/last") or None
+        self.global_adapter.set(unprefixed(state, "modules/global"))
+        self.mean = unprefixed(state, "modules/mean") or None
+        self.last = unprefixed(state, "modules/last") or None
         if self.solved is not None:
             self.solved.load_state(state)
         else:
-            self.classes.tensors = unpacked(state, "statistics/class")
+            self.classes.tensors = unprefixed(state, "statistics/class")
             self.weights_CD = state["classifier/rows"]
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dafuse.backbones.adapter import AdapterBank
 from dafuse.data.stream import Task
-from dafuse.heads.selection import most_certain
+from dafuse.heads.logits import most_certain
+from dafuse.methods.contract import prefixed, unprefixed
 from dafuse.methods.daf import DAF
-from dafuse.methods.packing import packed, unpacked
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,9 +58,9 @@ class DAFRetrieval(DAF):
         return {"retrieval": alone + most_certain(logits_BKC[:, :-1]), "global": alone}
 
     def state(self) -> dict[str, Tensor]:
-        return {**super().state(), **packed("modules/bank", self.bank.stacked)}
+        return {**super().state(), **prefixed("modules/bank", self.bank.stacked)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         super().load_state(state)
-        self.bank.stacked = unpacked(state, "modules/bank")
+        self.bank.stacked = unprefixed(state, "modules/bank")
         self.everyone = self.bank.with_one_more(self.global_adapter.tensors())

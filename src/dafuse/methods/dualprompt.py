@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from dafuse.backbones.prompts import PromptPrefixes, uniform_prompts
 from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
-from dafuse.heads.linear import linear_logits, normal_rows
+from dafuse.heads.linear import linear_logits, linear_normal_init
 from dafuse.methods.contract import Method
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt
 from dafuse.methods.schedule import Group, Schedule, constant
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
 
 
@@ -78,22 +78,24 @@ class DualPrompt(Method):
 
     def learn(self, task: Task) -> dict[str, Any]:
         expert_1L2PD, key_1D = self._new_expert(task)
-        new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
+        new_CE = nn.Parameter(
+            init_class_weights(self.trainer, task.index, task.size, init=linear_normal_init)
+        )
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             nearness_B1 = cosine_logits(self._query(images_B3SS), key_1D, scale=1.0)
             own_BL2PD = expert_1L2PD.expand(len(images_B3SS), -1, -1, -1, -1)
-            logits = linear_logits(self._encode(images_B3SS, own_BL2PD), new_rows)
+            logits = linear_logits(self._encode(images_B3SS, own_BL2PD), new_CE)
             pull = self.key_weight * nearness_B1.mean()
             return F.cross_entropy(logits, labels_B - task.first) - pull
 
-        trained = Group([self.general_G2PD, expert_1L2PD, key_1D, new_rows])
+        trained = Group([self.general_G2PD, expert_1L2PD, key_1D, new_CE])
         settings = self.epochs, self.batch_size, self.lr, self.weight_decay
         schedule = Schedule(*settings, optimiser="adam", decay=constant)
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
         self.experts_TL2PD = torch.cat([self.experts_TL2PD, expert_1L2PD.detach()])
         self.keys_TD = torch.cat([self.keys_TD, key_1D.detach()])
-        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_CE.detach()])
         return {}
 
     @property

@@ -21,12 +21,10 @@ from dafuse.backbones.adapter import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import SCALE, prototypes
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 
 
 @dataclass(kw_only=True, eq=False)
@@ -63,7 +61,7 @@ class EASE(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         device, width = self.trainer.device, self.trainer.network.width
-        self.adapter = start_adapter(self.trainer, "scratch", self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, "scratch", self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.task_of_C = torch.zeros(0, dtype=torch.long, device=device)
         self.true_CKD = torch.zeros(0, 0, width, device=device)  # zeros if there were no images
@@ -72,7 +70,7 @@ class EASE(Method):
         )  # computed from the two above; E is K * D
 
     def learn(self, task: Task) -> dict[str, Any]:
-        self.adapter.set(start_adapter(self.trainer, task.index, self.adapter_rank).tensors())
+        self.adapter.set(init_adapter(self.trainer, task.index, self.adapter_rank).tensors())
         schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay)
         fit_with_proxy(self.trainer, task, self.adapter, schedule)
         self.bank.append(self.adapter.tensors())
@@ -98,13 +96,13 @@ class EASE(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/bank", self.bank.stacked),
+            **prefixed("modules/bank", self.bank.stacked),
             "classifier/prototypes": self.true_CKD,
             "classifier/task_of": self.task_of_C,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.bank.stacked = unpacked(state, "modules/bank")
+        self.bank.stacked = unprefixed(state, "modules/bank")
         self.true_CKD = state["classifier/prototypes"]
         self.task_of_C = state["classifier/task_of"]
         self._build_classifier()

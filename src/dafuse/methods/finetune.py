@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.linear import kaiming_rows, linear_logits
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import linear_kaiming_init, linear_logits
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, constant
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,7 +56,7 @@ class Finetune(Method):
         self.weights_CE = torch.zeros(0, network.width + 1, device=self.trainer.device)
 
     def learn(self, task: Task) -> dict[str, Any]:
-        new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
+        new_CE = init_class_weights(self.trainer, task.index, task.size, init=linear_kaiming_init)
         weights_CE = nn.Parameter(torch.cat([self.weights_CE, new_CE]))
         first = task.first if self.local_ce else 0  # the first class that competes in the loss
 
@@ -82,10 +81,10 @@ class Finetune(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/network", self.network.state_dict()),
+            **prefixed("modules/network", self.network.state_dict()),
             "classifier/rows": self.weights_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(unpacked(state, "modules/network"))
+        self.network.load_state_dict(unprefixed(state, "modules/network"))
         self.weights_CE = state["classifier/rows"]

@@ -19,13 +19,12 @@ from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.distillation import balanced_weights, distill
-from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import grown_weights, linear_kaiming_init, linear_logits
+from dafuse.heads.logits import balanced_weights, distill
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -137,7 +136,7 @@ class FOSTER(Method):
         for network in (self.old, self.new):
             network.load_state_dict(self.student.state_dict())
         start_CF = self._start(task, "boost", task.seen, width=2 * self.trainer.network.width)
-        teacher_CF = nn.Parameter(grown_rows(start_CF, self.weights_CE))
+        teacher_CF = nn.Parameter(grown_weights(start_CF, self.weights_CE))
         auxiliary_CE = nn.Parameter(self._start(task, "auxiliary", task.seen))
         weights_C = balanced_weights(counts_C, self.boost_beta).to(self.trainer.device)
 
@@ -178,28 +177,30 @@ class FOSTER(Method):
         self.weights_CE = weights_CE.detach()
 
     def _start(self, task: Task, purpose: str, classes: int, width: int | None = None) -> Tensor:
-        return start_rows(self.trainer, f"{task.index}/{purpose}", classes, width, kaiming_rows)
+        return init_class_weights(
+            self.trainer, f"{task.index}/{purpose}", classes, width, linear_kaiming_init
+        )
 
     def state(self) -> dict[str, Tensor]:
         student = {
-            **packed("modules/student", self.student.state_dict()),
+            **prefixed("modules/student", self.student.state_dict()),
             "classifier/rows": self.weights_CE,
-            **packed("exemplars/kept", self.memory.tensors()),
+            **prefixed("exemplars/kept", self.memory.tensors()),
         }
         if self.predict == "student" or not len(self.teacher_CF):
             return student
         return {
             **student,
-            **packed("modules/old", self.old.state_dict()),
-            **packed("modules/new", self.new.state_dict()),
+            **prefixed("modules/old", self.old.state_dict()),
+            **prefixed("modules/new", self.new.state_dict()),
             "classifier/teacher": self.teacher_CF,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.student.load_state_dict(unpacked(state, "modules/student"))
+        self.student.load_state_dict(unprefixed(state, "modules/student"))
         self.weights_CE = state["classifier/rows"]
-        self.memory.set(unpacked(state, "exemplars/kept"))
+        self.memory.set(unprefixed(state, "exemplars/kept"))
         if "classifier/teacher" in state:
-            self.old.load_state_dict(unpacked(state, "modules/old"))
-            self.new.load_state_dict(unpacked(state, "modules/new"))
+            self.old.load_state_dict(unprefixed(state, "modules/old"))
+            self.new.load_state_dict(unprefixed(state, "modules/new"))
             self.teacher_CF = state["classifier/teacher"]

@@ -20,13 +20,12 @@ from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
-from dafuse.heads.distillation import distill
-from dafuse.heads.linear import kaiming_rows, linear_logits
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import linear_kaiming_init, linear_logits
+from dafuse.heads.logits import distill
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, constant
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -94,7 +93,7 @@ class ICaRL(Method):
 
     def _train(self, task: Task, old_CE: Tensor) -> Tensor:
         """Train network and class weights on the new and the kept images; return the weights."""
-        new_CE = start_rows(self.trainer, task.index, task.size, maker=kaiming_rows)
+        new_CE = init_class_weights(self.trainer, task.index, task.size, init=linear_kaiming_init)
         weights_CE = nn.Parameter(torch.cat([old_CE, new_CE]))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -124,14 +123,14 @@ class ICaRL(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/network", self.network.state_dict()),
+            **prefixed("modules/network", self.network.state_dict()),
             "classifier/rows": self.weights_CE,
             "classifier/means": self.means_CD,
-            **packed("exemplars/kept", self.memory.tensors()),
+            **prefixed("exemplars/kept", self.memory.tensors()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(unpacked(state, "modules/network"))
+        self.network.load_state_dict(unprefixed(state, "modules/network"))
         self.weights_CE = state["classifier/rows"]
         self.means_CD = state["classifier/means"]
-        self.memory.set(unpacked(state, "exemplars/kept"))
+        self.memory.set(unprefixed(state, "exemplars/kept"))

@@ -18,12 +18,11 @@ from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.linear import kaiming_rows, linear_logits
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import linear_kaiming_init, linear_logits
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter, start_rows
+from dafuse.methods.training import init_adapter, init_class_weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,7 +64,7 @@ class Joint(Method):
         self.memory.add(task.train)
         self._start_again()
         weights_CE = nn.Parameter(
-            start_rows(self.trainer, task.index, task.seen, maker=kaiming_rows)
+            init_class_weights(self.trainer, task.index, task.seen, init=linear_kaiming_init)
         )
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
@@ -92,16 +91,16 @@ class Joint(Method):
         self.tuned.load_state_dict(start.state_dict())
 
     def _new_adapter(self) -> Adapter:
-        return start_adapter(self.trainer, "joint", self.adapter_rank)
+        return init_adapter(self.trainer, "joint", self.adapter_rank)
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/tuned", self.tuned.state_dict()),
+            **prefixed("modules/tuned", self.tuned.state_dict()),
             "classifier/rows": self.weights_CE,
-            **packed("exemplars/images", self.memory.tensors()),
+            **prefixed("exemplars/images", self.memory.tensors()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.tuned.load_state_dict(unpacked(state, "modules/tuned"))
+        self.tuned.load_state_dict(unprefixed(state, "modules/tuned"))
         self.weights_CE = state["classifier/rows"]
-        self.memory.set(unpacked(state, "exemplars/images"))
+        self.memory.set(unprefixed(state, "exemplars/images"))

@@ -20,11 +20,11 @@ from dafuse.backbones.prompts import PromptTokens, uniform_prompts
 from dafuse.backbones.vit import ViT
 from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
-from dafuse.heads.linear import linear_logits, normal_rows
+from dafuse.heads.linear import linear_logits, linear_normal_init
 from dafuse.methods.contract import Method
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.methods.schedule import Group, Schedule, constant
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
 
 
@@ -83,21 +83,23 @@ class L2P(Method):
 
     def learn(self, task: Task) -> dict[str, Any]:
         # new classes only: the loss is over the task's own, so older weights would not move
-        new_rows = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
+        new_CE = nn.Parameter(
+            init_class_weights(self.trainer, task.index, task.size, init=linear_normal_init)
+        )
         uses_M = torch.zeros(self.pool_size, device=self.trainer.device)
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             nearness_Bk, chosen_Bk = self._choose(images_B3SS)
             uses_M.add_(F.one_hot(chosen_Bk, self.pool_size).sum((0, 1)))
-            logits = linear_logits(self._encode(images_B3SS, chosen_Bk), new_rows)
+            logits = linear_logits(self._encode(images_B3SS, chosen_Bk), new_CE)
             pull = self.key_weight * nearness_Bk.sum(1).mean()
             return F.cross_entropy(logits, labels_B - task.first) - pull
 
-        trained = Group([self.prompts_MPD, self.keys_MD, new_rows])
+        trained = Group([self.prompts_MPD, self.keys_MD, new_CE])
         settings = self.epochs, self.batch_size, self.lr, self.weight_decay
         schedule = Schedule(*settings, optimiser="adam", decay=constant)
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
-        self.weights_CE = torch.cat([self.weights_CE, new_rows.detach()])
+        self.weights_CE = torch.cat([self.weights_CE, new_CE.detach()])
         return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often a few take all
 
     @property

@@ -33,12 +33,10 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.choice import usual_penalty
 from dafuse.heads.ridge import exact, left_out, rounding_floor, solve, statistics
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 
 FOLDS = 4
 PENALTIES = (*(10 ** (power / 2) for power in range(-8, 7)), 1e-8)  # of equal ones, the first wins
@@ -86,7 +84,7 @@ class LayUP(Method):
         read = wholes[-self.blocks :]
         self.columns = slice(place_of(read[0], parts).start, place_of(read[-1], parts).stop)
         wide = width_of(read)
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
         self.gram_MM = exact(torch.zeros(wide, wide, device=device))
         self.moments_CM = self.gram_MM[:0]
         self.count = 0  # number of images in the sums
@@ -209,7 +207,7 @@ class LayUP(Method):
     def state(self) -> dict[str, Tensor]:
         self._solve_if_needed()
         return {
-            **({} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())),
+            **({} if self.tune == "none" else prefixed("modules/adapter", self.adapter.tensors())),
             "statistics/gram": self.gram_MM,
             "statistics/moments": self.moments_CM,
             "statistics/count": torch.tensor(self.count),
@@ -219,7 +217,7 @@ class LayUP(Method):
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""
         if self.tune != "none":
-            self.adapter.set(unpacked(state, "modules/adapter"))
+            self.adapter.set(unprefixed(state, "modules/adapter"))
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.load_network(state)

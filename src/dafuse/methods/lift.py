@@ -30,13 +30,11 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
-from dafuse.methods.contract import Method
-from dafuse.methods.lifted import MOST_COLUMNS, Head, kinds_of, lift_of
+from dafuse.methods.contract import Method, prefixed, unprefixed
+from dafuse.methods.lift_parts import MOST_COLUMNS, Head, kinds_of, lift_of
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 
 
 @dataclass(kw_only=True, eq=False)
@@ -98,7 +96,7 @@ class LIFT(Method):
         self.solved = ClosedForm(
             self.lift, sums, kinds, self.penalty, self.precision, nowhere, tokens_M=tokens_M
         )
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)  # a no-op until trained
 
     def learn(self, task: Task) -> dict[str, Any]:
         return self.teach(task, task.train)
@@ -171,13 +169,13 @@ class LIFT(Method):
         return None if self.tune == "none" else self.adapter
 
     def state(self) -> dict[str, Tensor]:
-        adapter = {} if self.tune == "none" else packed("modules/adapter", self.adapter.tensors())
+        adapter = {} if self.tune == "none" else prefixed("modules/adapter", self.adapter.tensors())
         return {**adapter, **self.solved.state()}
 
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""
         if self.tune != "none":
-            self.adapter.set(unpacked(state, "modules/adapter"))
+            self.adapter.set(unprefixed(state, "modules/adapter"))
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.load_network(state)

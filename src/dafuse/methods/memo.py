@@ -20,12 +20,11 @@ from dafuse.data.dataset import ImageSet
 from dafuse.data.exemplars import NOTHING, ExemplarMemory, herded
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.linear import grown_rows, kaiming_rows, linear_logits
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import grown_weights, linear_kaiming_init, linear_logits
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_rows
+from dafuse.methods.training import init_class_weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -101,8 +100,8 @@ class MEMO(Method):
     def _train_tail(self, task: Task) -> Tensor:
         """Train a new tail beside the frozen trunk and tails, and the head; return its weights."""
         weights_CE = self._grown_head(task)
-        start_AE = start_rows(
-            self.trainer, f"{task.index}/auxiliary", task.size + 1, maker=kaiming_rows
+        start_AE = init_class_weights(
+            self.trainer, f"{task.index}/auxiliary", task.size + 1, init=linear_kaiming_init
         )
         auxiliary_AE = nn.Parameter(start_AE)  # index 0 is for all old classes
 
@@ -130,20 +129,22 @@ class MEMO(Method):
     def _grown_head(self, task: Task) -> nn.Parameter:
         """Extend the head to the new tail's features and the new classes; old weights stay."""
         width = task.number * self.trainer.network.width
-        start_CE = start_rows(self.trainer, task.index, task.seen, width, kaiming_rows)
-        return nn.Parameter(grown_rows(start_CE, self.weights_CE))
+        start_CE = init_class_weights(
+            self.trainer, task.index, task.seen, width, linear_kaiming_init
+        )
+        return nn.Parameter(grown_weights(start_CE, self.weights_CE))
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/trunk", self.trunk.state_dict()),
-            **packed("modules/tails", self.tails.stacked),
+            **prefixed("modules/trunk", self.trunk.state_dict()),
+            **prefixed("modules/tails", self.tails.stacked),
             "classifier/rows": self.weights_CE,
-            **packed("exemplars/kept", self.memory.tensors()),
+            **prefixed("exemplars/kept", self.memory.tensors()),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.trunk.load_state_dict(unpacked(state, "modules/trunk"))
-        self.tails.stacked = unpacked(state, "modules/tails")
+        self.trunk.load_state_dict(unprefixed(state, "modules/trunk"))
+        self.tails.stacked = unprefixed(state, "modules/tails")
         self.tail.load_state_dict(self.tails[-1])
         self.weights_CE = state["classifier/rows"]
-        self.memory.set(unpacked(state, "exemplars/kept"))
+        self.memory.set(unprefixed(state, "exemplars/kept"))

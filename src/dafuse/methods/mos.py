@@ -21,15 +21,13 @@ from torch.nn import functional as F
 from dafuse.backbones.adapter import AdapterBank
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.cosine import cosine_logits, prototypes, uniform_rows
+from dafuse.heads.cosine import cosine_logits, prototypes, uniform_init
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_gradient, linear_logits, with_bias
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.methods.training import aligned
+from dafuse.methods.training import aligned, init_adapter, init_class_weights
 
 ORTH_TEMPERATURE = 0.8  # temperature of the similarities in `apart`
 HEAD_RATE = 0.1  # the head's learning rate as a factor of the adapter's
@@ -81,7 +79,7 @@ class MOS(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         device, width = self.trainer.device, self.trainer.network.width
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.classes = ClassMemory(width, self.memory)
         self.weights_CE = torch.zeros(0, width + 1, device=device)
@@ -115,7 +113,7 @@ class MOS(Method):
         """Train the adapter on from its values after the last task, and new class weights."""
         if len(self.bank):
             self.adapter.set(self.bank[-1])
-        weights_CD = start_rows(self.trainer, task.index, task.size, maker=uniform_rows)
+        weights_CD = init_class_weights(self.trainer, task.index, task.size, init=uniform_init)
         weights = nn.Parameter(with_bias(weights_CD))
         means_CD = self.classes.tensors["mean"].to(self.trainer.device)
         middle = self.bank.mean()
@@ -154,16 +152,16 @@ class MOS(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/bank", self.bank.stacked),
-            **packed("statistics/class", self.classes.tensors),
+            **prefixed("modules/bank", self.bank.stacked),
+            **prefixed("statistics/class", self.classes.tensors),
             "classifier/rows": self.weights_CE,
             "classifier/prototypes": self.prototypes_CD,
             "classifier/task_of": self.task_of_C,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.bank.stacked = unpacked(state, "modules/bank")
-        self.classes.tensors = unpacked(state, "statistics/class")
+        self.bank.stacked = unprefixed(state, "modules/bank")
+        self.classes.tensors = unprefixed(state, "statistics/class")
         self.weights_CE = state["classifier/rows"]
         self.prototypes_CD = state["classifier/prototypes"]
         self.task_of_C = state["classifier/task_of"]

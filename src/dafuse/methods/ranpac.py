@@ -25,12 +25,10 @@ from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.ridge import choose_penalty, exact, left_out, rounding_floor, solve, statistics
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Schedule
-from dafuse.methods.starts import start_adapter
-from dafuse.methods.training import fit_with_proxy
+from dafuse.methods.training import fit_with_proxy, init_adapter
 from dafuse.seeds import torch_generator
 
 FITTED = 0.8  # share of a task's images to fit each penalty on; the rest judge it
@@ -70,7 +68,7 @@ class RanPAC(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         device, wide = self.trainer.device, self.projection
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)
         generator = torch_generator(self.trainer.seed, "projection")
         random_DM = torch.randn(self.trainer.network.width, wide, generator=generator)
         self.random_DM = random_DM.to(device)
@@ -150,7 +148,7 @@ class RanPAC(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/adapter", self.adapter.tensors()),
+            **prefixed("modules/adapter", self.adapter.tensors()),
             "statistics/gram": self.gram_MM,
             "statistics/moments": self.moments_CM,
             "classifier/rows": self.weights_CM,
@@ -164,4 +162,4 @@ class RanPAC(Method):
 
     def load_network(self, state: dict[str, Tensor]) -> None:
         """Load only what hidden features depend on."""
-        self.adapter.set(unpacked(state, "modules/adapter"))
+        self.adapter.set(unprefixed(state, "modules/adapter"))

@@ -19,13 +19,11 @@ from dafuse.data.stream import Task
 from dafuse.heads.alignment import Gradient, shrink_with_age
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.gaussians import ClassMemory
-from dafuse.heads.linear import linear_logits, normal_rows
-from dafuse.methods.contract import Method
+from dafuse.heads.linear import linear_logits, linear_normal_init
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule, tenth_at
-from dafuse.methods.starts import start_rows
-from dafuse.methods.training import aligned
+from dafuse.methods.training import aligned, init_class_weights
 
 TEMPERATURE = 0.1  # temperature of the normalised logits
 
@@ -83,7 +81,9 @@ class SLCA(Method):
 
     def _train(self, task: Task) -> Tensor:
         """Train the slow network and the new class weights, not the old; return the new ones."""
-        new_CE = nn.Parameter(start_rows(self.trainer, task.index, task.size, maker=normal_rows))
+        new_CE = nn.Parameter(
+            init_class_weights(self.trainer, task.index, task.size, init=linear_normal_init)
+        )
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, None, self.network)
@@ -111,16 +111,16 @@ class SLCA(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/network", self.network.state_dict()),
-            **packed("statistics/class", self.classes.tensors),
+            **prefixed("modules/network", self.network.state_dict()),
+            **prefixed("statistics/class", self.classes.tensors),
             "statistics/task_of": self.task_of_C,
             "classifier/trained": self.trained_CE,
             "classifier/aligned": self.aligned_CE,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.network.load_state_dict(unpacked(state, "modules/network"))
-        self.classes.tensors = unpacked(state, "statistics/class")
+        self.network.load_state_dict(unprefixed(state, "modules/network"))
+        self.classes.tensors = unprefixed(state, "statistics/class")
         self.task_of_C = state["statistics/task_of"]
         self.trained_CE = state["classifier/trained"]
         self.aligned_CE = state["classifier/aligned"]

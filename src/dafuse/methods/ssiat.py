@@ -21,12 +21,10 @@ from dafuse.heads.alignment import shrink_with_age
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
-from dafuse.methods.contract import Method
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.methods.training import aligned
+from dafuse.methods.training import aligned, init_adapter, init_class_weights
 
 NEARNESS = 4.0  # std of the Gaussian that weighs images by their distance to a mean
 FLOOR = 1e-5  # min weight of an image before normalisation
@@ -86,7 +84,7 @@ class SSIAT(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         network, device = self.trainer.network, self.trainer.device
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)
         self.weights_CD = torch.zeros(0, network.width, device=device)
         self.classes = ClassMemory(network.width, self.memory, jitter=JITTER)
         self.task_of_C = torch.zeros(0, dtype=torch.int64, device=device)  # task of each class
@@ -114,7 +112,7 @@ class SSIAT(Method):
 
     def _train(self, task: Task) -> Tensor:
         """Train the adapter and new class weights on the new classes; return the weights."""
-        weights = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        weights = nn.Parameter(init_class_weights(self.trainer, task.index, task.size))
 
         def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             feats_BD = self.trainer.encode(images_B3SS, self.adapter)
@@ -138,14 +136,14 @@ class SSIAT(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/adapter", self.adapter.tensors()),
-            **packed("statistics/class", self.classes.tensors),
+            **prefixed("modules/adapter", self.adapter.tensors()),
+            **prefixed("statistics/class", self.classes.tensors),
             "statistics/task_of": self.task_of_C,
             "classifier/rows": self.weights_CD,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.adapter.set(unpacked(state, "modules/adapter"))
-        self.classes.tensors = unpacked(state, "statistics/class")
+        self.adapter.set(unprefixed(state, "modules/adapter"))
+        self.classes.tensors = unprefixed(state, "statistics/class")
         self.task_of_C = state["statistics/task_of"]
         self.weights_CD = state["classifier/rows"]

@@ -1,19 +1,46 @@
-"""Training steps that several methods share, one call each."""
+"""What several methods share in training: init, an adapter under a temporary head, alignment."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.adapter import Adapter, adapter_beside
 from dafuse.data.stream import Task
 from dafuse.heads.alignment import Gradient, align, cosine_gradient
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.cosine import cosine_logits, uniform_rows
+from dafuse.heads.cosine import cosine_logits, normal_init, uniform_init
 from dafuse.heads.gaussians import Sampler
 from dafuse.methods.contract import Engine
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_rows
-from dafuse.seeds import derive
+from dafuse.seeds import derive, torch_generator
+
+ClassWeightsInit = Callable[[int, int, torch.Generator], Tensor]  # classes, width, generator
+
+
+def init_adapter(
+    trainer: Engine, purpose: str | int, rank: int, scale: float = 0.1, dropout: float = 0.1
+) -> Adapter:
+    """Return a new adapter on the trainer's device, without dropout until training.
+
+    The same purpose gives the same adapter again.
+    """
+    generator = torch_generator(trainer.seed, "adapter", purpose)
+    adapter = adapter_beside(trainer.network.stages, rank, scale, dropout, generator)
+    return adapter.to(trainer.device).eval()
+
+
+def init_class_weights(
+    trainer: Engine,
+    purpose: str | int,
+    classes: int,
+    width: int | None = None,  # default: the features' width
+    init: ClassWeightsInit = normal_init,
+) -> Tensor:
+    """Return new class weights on the trainer's device."""
+    generator = torch_generator(trainer.seed, "head", purpose)
+    return init(classes, width or trainer.network.width, generator).to(trainer.device)
 
 
 def fit_with_proxy(trainer: Engine, task: Task, adapter: Adapter, schedule: Schedule) -> None:
@@ -21,7 +48,7 @@ def fit_with_proxy(trainer: Engine, task: Task, adapter: Adapter, schedule: Sche
 
     APER, RanPAC and EASE train their adapters so.
     """
-    weights = nn.Parameter(start_rows(trainer, task.index, task.size, maker=uniform_rows))
+    weights = nn.Parameter(init_class_weights(trainer, task.index, task.size, init=uniform_init))
     scale = nn.Parameter(torch.ones((), device=trainer.device))
 
     def loss(images_B3SS: Tensor, labels_B: Tensor) -> Tensor:

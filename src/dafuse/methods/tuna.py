@@ -26,13 +26,11 @@ from dafuse.heads.alignment import shrink_with_age
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
-from dafuse.heads.selection import most_certain
-from dafuse.methods.contract import Method
+from dafuse.heads.logits import most_certain
+from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
-from dafuse.methods.packing import packed, unpacked
 from dafuse.methods.schedule import Group, Schedule
-from dafuse.methods.starts import start_adapter, start_rows
-from dafuse.methods.training import aligned
+from dafuse.methods.training import aligned, init_adapter, init_class_weights
 
 ALIGN_PERIOD = 5  # epochs after which the alignment's learning rate rises again
 
@@ -87,8 +85,8 @@ class TUNA(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         device, width = self.trainer.device, self.trainer.network.width
-        self.adapter = start_adapter(self.trainer, 0, self.adapter_rank)
-        self.universal = start_adapter(self.trainer, 0, self.adapter_rank)
+        self.adapter = init_adapter(self.trainer, 0, self.adapter_rank)
+        self.universal = init_adapter(self.trainer, 0, self.adapter_rank)
         self.bank = AdapterBank(self.adapter.scale)
         self.everyone = AdapterBank(self.adapter.scale)  # the bank, and the universal one
         self.classes = ClassMemory(width, self.memory)
@@ -127,7 +125,7 @@ class TUNA(Method):
         """Train the adapter on from its values after the last task, and new class weights."""
         if len(self.bank):
             self.adapter.set(self.bank[-1])
-        weights = nn.Parameter(start_rows(self.trainer, task.index, task.size))
+        weights = nn.Parameter(init_class_weights(self.trainer, task.index, task.size))
         ups = up_weights(dict(self.adapter.named_parameters()))
         orth_weight = self.orth * math.exp(-task.number)
         stored_KLr = None
@@ -163,15 +161,15 @@ class TUNA(Method):
 
     def state(self) -> dict[str, Tensor]:
         return {
-            **packed("modules/bank", self.bank.stacked),
-            **packed("statistics/class", self.classes.tensors),
+            **prefixed("modules/bank", self.bank.stacked),
+            **prefixed("statistics/class", self.classes.tensors),
             "classifier/rows": self.weights_CD,
             "classifier/task_of": self.task_of_C,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.bank.stacked = unpacked(state, "modules/bank")
-        self.classes.tensors = unpacked(state, "statistics/class")
+        self.bank.stacked = unprefixed(state, "modules/bank")
+        self.classes.tensors = unprefixed(state, "statistics/class")
         self.weights_CD = state["classifier/rows"]
         self.task_of_C = state["classifier/task_of"]
         self._fuse()

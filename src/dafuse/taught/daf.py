@@ -23,8 +23,8 @@ from dafuse.errors import DafuseError
 from dafuse.heads.cosine import SCALE, cosine_logits
 from dafuse.heads.gaussians import ENOUGH, Sampler
 from dafuse.heads.head import Head
+from dafuse.methods.contract import unprefixed
 from dafuse.methods.daf import DAF
-from dafuse.methods.packing import unpacked
 from dafuse.methods.registry import checked_options
 from dafuse.seeds import derive
 from dafuse.taught import words
@@ -234,7 +234,7 @@ class TaughtDAF:
         adapter = adapter_beside(self.eye.network.stages, rank, scale)
         arrays = under(SHARED, shared)
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-        return adapter.set(unpacked(tensors, "modules/global")).requires_grad_(False).eval()
+        return adapter.set(unprefixed(tensors, "modules/global")).requires_grad_(False).eval()
 
     def _split(self, lesson: Lesson, images: ImageSet, holdout: float) -> _Split:
         known, new = lesson.known, lesson.names[lesson.known :]

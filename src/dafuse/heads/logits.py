@@ -1,7 +1,15 @@
-"""Knowledge distillation between logits, and weights that balance rare and frequent classes."""
+"""Functions of logits: the choice among predictions, distillation, weights against imbalance."""
 
 import torch
 from torch import Tensor
+
+
+def most_certain(logits_BKC: Tensor) -> Tensor:
+    """Return the probabilities [B, C] of each image's prediction with the least entropy."""
+    log_p_BKC = torch.log_softmax(logits_BKC, dim=2)
+    entropy_BK = -(log_p_BKC.exp() * log_p_BKC).sum(2)
+    images_B = torch.arange(len(log_p_BKC), device=log_p_BKC.device)
+    return log_p_BKC[images_B, entropy_BK.argmin(1)].exp()
 
 
 def distill(
