@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 # Small arrays: more threads only wait for each other. Read when numpy is imported, here and below.
@@ -12,8 +13,11 @@ os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 from hypothesis import settings
+from onnx import ModelProto
 from PIL import Image
 
+from dafuse.backbones.adapter import Adapter
+from dafuse.backbones.depths import Depths
 from dafuse.data.formats import load_plugins, readable_suffixes
 from dafuse.taught.torch_eye import TorchExtractor
 from helpers.image_plug_ins import PLUGIN
@@ -22,13 +26,7 @@ from helpers.small_networks import small_vit
 settings.register_profile("dafuse", deadline=None)  # a busy machine is not a failure
 settings.load_profile("dafuse")
 torch.set_num_threads(1)
-
-
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what lives as long as the tests, and most of its visits."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+gc.set_threshold(50_000)  # the usual 700 looks again and again through the millions of an export
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +52,24 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
         return TorchExtractor(vit, "cpu")
 
     monkeypatch.setattr("dafuse.product.classifier.open_eye", load)
+
+
+@pytest.fixture(scope="module")
+def traced_once() -> Iterator[None]:
+    """Trace each torch network once for all exports of a file's tests: a trace takes seconds."""
+    traced, made = TorchExtractor.graph, {}
+
+    def graph(eye: TorchExtractor, depths: Depths, attached: Adapter | None = None) -> ModelProto:
+        modules = (eye.network, attached) if attached is not None else (eye.network,)
+        values = [value for module in modules for value in module.state_dict().values()]
+        key = (depths, *(value.numpy().tobytes() for value in values))
+        if key not in made:
+            made[key] = traced(eye, depths, attached)
+        return deepcopy(made[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchExtractor, "graph", graph)
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from helpers.places import OLD_MODEL, ROOT
 from helpers.product_models import taught
 from helpers.small_networks import PREPROCESSING, small_timm
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 
 @pytest.fixture(scope="module", params=["daf", "lift", "simplecil"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

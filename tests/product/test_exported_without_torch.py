@@ -25,6 +25,8 @@ from helpers.photographs import photographs, write_photographs
 from helpers.places import OLD_MODEL
 from helpers.processes import HEAVY, clean_environment, dafuse_without
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
