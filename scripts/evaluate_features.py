@@ -22,18 +22,18 @@ from dafuse.backbones.depths import Depths
 from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.registry import COMPACT
 from dafuse.experiments.common_heads import lda
-from dafuse.taught.eyes import open_eye
+from dafuse.taught.open_extractor import open_extractor
 
 STRENGTHS = [10.0**e for e in range(-2, 6)]
 Split = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 
-def extract(eye: Extractor, tree: Path, per_class: int | None, depths: Depths) -> Split:
+def extract(extractor: Extractor, tree: Path, per_class: int | None, depths: Depths) -> Split:
     """Features and labels of the first images of each class (None: all of them)."""
     folders = sorted(folder for folder in tree.iterdir() if folder.is_dir())
     files = [sorted(folder.iterdir())[:per_class] for folder in folders]
     labels_N = np.repeat(np.arange(len(files)), [len(of_class) for of_class in files])
-    return eye.features([file for of_class in files for file in of_class], depths), labels_N
+    return extractor.features([file for of_class in files for file in of_class], depths), labels_N
 
 
 def nearest_mean(train: Split, test: Split) -> float:
@@ -82,9 +82,9 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=50, help="training images of each class")
     args = parser.parse_args()
 
-    eye = open_eye(args.backbone, args.weights)
-    train = extract(eye, args.images / "train", args.per_class, args.depths)
-    test = extract(eye, args.images / "test", None, args.depths)
+    extractor = open_extractor(args.backbone, args.weights)
+    train = extract(extractor, args.images / "train", args.per_class, args.depths)
+    test = extract(extractor, args.images / "test", None, args.depths)
     strength = best_strength(train)
     found = {
         "nearest_mean_%": nearest_mean(train, test),
@@ -92,8 +92,8 @@ def main() -> None:
         "ridge_%": ridge(train, test, strength),
     }
     about = {
-        "backbone": eye.tag,
-        "weights_sha256": eye.sha256,
+        "backbone": extractor.tag,
+        "weights_sha256": extractor.sha256,
         "depths": args.depths,
         "train_images": len(train[1]),
         "test_images": len(test[1]),

@@ -118,7 +118,10 @@ def compare(
     found: dict[str, dict[str, Any]] = {}
     for depths in ("last", model.version.settings.get("features", "last")):
         train, test = (
-            (model.eye.features(paths, depths), np.array([taught.index(one) for one in labels]))
+            (
+                model.extractor.features(paths, depths),
+                np.array([taught.index(one) for one in labels]),
+            )
             for paths, labels in parts
         )
         found[depths] = {}

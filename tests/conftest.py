@@ -19,7 +19,7 @@ from PIL import Image
 from dafuse.backbones.adapter import Adapter
 from dafuse.backbones.depths import Depths
 from dafuse.data.formats import load_plugins, readable_suffixes
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_extractor import TorchExtractor
 from helpers.image_plug_ins import PLUGIN
 from helpers.small_networks import small_vit
 
@@ -51,7 +51,7 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
         vit.sha256 = sha256 or "0" * 64
         return TorchExtractor(vit, "cpu")
 
-    monkeypatch.setattr("dafuse.product.classifier.open_eye", load)
+    monkeypatch.setattr("dafuse.product.classifier.open_extractor", load)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import numpy as np
 from dafuse.backbones.extractor import Extractor
 from dafuse.backbones.load import load_backbone
 from dafuse.backbones.registry import COMPACT, COMPACT_V1
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_extractor import TorchExtractor
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 IMAGES = 64  # in each measurement
@@ -29,17 +29,17 @@ OPEN: dict[str, Callable[[str, int], Extractor]] = {
 }
 
 
-def passes(eye: Extractor, files: list[Path], batch: int, what: str) -> Callable[[], None]:
+def passes(extractor: Extractor, files: list[Path], batch: int, what: str) -> Callable[[], None]:
     """A function that computes features of all files, or of as many squares of noise."""
-    size = (batch, 3, eye.pixels, eye.pixels)
+    size = (batch, 3, extractor.pixels, extractor.pixels)
     noise_B3SS = np.random.default_rng(0).uniform(0, 255, size).astype(np.float32)
 
     def run() -> None:
         for start in range(0, IMAGES, batch):
             if what == "file":
-                eye.features(files[start : start + batch])
+                extractor.features(files[start : start + batch])
             else:
-                eye.encode(noise_B3SS)
+                extractor.encode(noise_B3SS)
 
     return run
 
@@ -73,10 +73,10 @@ def main() -> None:
     args = parser.parse_args()
     files = sorted(args.photographs.rglob("*.jpg"))[:IMAGES]
     for engine in args.by:
-        eyes = [OPEN[engine](tag, args.threads) for tag in (COMPACT_V1, COMPACT)]
+        extractors = [OPEN[engine](tag, args.threads) for tag in (COMPACT_V1, COMPACT)]
         for batch in (1, 32):
             for what in ("network", "file"):
-                ways = [passes(eye, files, batch, what) for eye in eyes]
+                ways = [passes(extractor, files, batch, what) for extractor in extractors]
                 found = time_in_turns(ways, args.rounds)
                 print(json.dumps({"by": engine, "batch": batch, "what": what} | found), flush=True)
 

@@ -28,7 +28,7 @@ from dafuse.methods.registry import METHODS
 from dafuse.methods.training import init_adapter
 from dafuse.product.classifier import Classifier
 from dafuse.product.predictor import ExportedModel
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_extractor import TorchExtractor
 from helpers.network_families import FAMILIES, STAGED, small_network
 from helpers.processes import dafuse_without
 from helpers.product_models import pictures
@@ -258,7 +258,7 @@ def open_small(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
         network.sha256 = "0" * 64
         return TorchExtractor(network, "cpu")
 
-    monkeypatch.setattr("dafuse.product.classifier.open_eye", load)
+    monkeypatch.setattr("dafuse.product.classifier.open_extractor", load)
 
 
 @every_family
@@ -397,7 +397,7 @@ def test_a_file_that_is_gone_is_named_where_torch_is_not_installed(
     write_eye(file)
     main(["learn", model, str(photos), "--backbone", str(file)])
     file.unlink()
-    monkeypatch.setattr("dafuse.taught.eyes.find_spec", lambda name: None)
+    monkeypatch.setattr("dafuse.taught.open_extractor.find_spec", lambda name: None)
     with pytest.raises(SystemExit):
         main(["predict", model, str(next(photos.rglob("*.png")))])
     said = capsys.readouterr().err

@@ -289,10 +289,10 @@ def test_bad_input_is_one_line_and_changes_nothing(
 def test_missing_or_other_weights_are_said(
     dafuse: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dafuse.taught.eyes import open_eye
+    from dafuse.taught.open_extractor import open_extractor
 
     assert dafuse("learn", "model", "photos", *QUICK) == 0
-    monkeypatch.setattr("dafuse.product.classifier.open_eye", open_eye)
+    monkeypatch.setattr("dafuse.product.classifier.open_extractor", open_extractor)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     head = ModelFolder("model")
     version = head.read(lambda version: version)

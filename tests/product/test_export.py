@@ -57,7 +57,7 @@ def float_file(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def squares(classifier: Classifier) -> np.ndarray:
     """The pixels that a file takes, of real photographs."""
-    looks = classifier.eye.preprocessing
+    looks = classifier.extractor.preprocessing
     return np.stack([looks.centre_square(image) for image in photographs()])
 
 
@@ -84,9 +84,12 @@ def test_an_onnx_file_says_what_it_is(classifier: Classifier, float_file: Path) 
     assert (looks["size"], looks["resize"]) == (side, resize)
     assert set(json.loads(properties["dafuse.how_to"])) > {"input", "interpolation"}
     card = read_card(properties, float_file)
-    assert card.preprocessing == classifier.eye.preprocessing
+    assert card.preprocessing == classifier.extractor.preprocessing
     assert card.threshold == classifier.model.threshold
-    assert (card.backbone, card.model_version) == (classifier.eye.tag, classifier.version.number)
+    assert (card.backbone, card.model_version) == (
+        classifier.extractor.tag,
+        classifier.version.number,
+    )
     (given,) = proto.graph.input
     first, *others = given.type.tensor_type.shape.dim
     assert (first.dim_param, [dim.dim_value for dim in others]) == ("batch", [3, side, side])

@@ -256,13 +256,13 @@ def test_known_pictures_are_not_computed_again(
 ) -> None:
     classifier = taught(tmp_path / "model", {0: 6, 1: 6})
     asked: list[int] = []
-    encode = classifier.eye.encode
+    encode = classifier.extractor.encode
 
     def counted(squares: np.ndarray, *rest: object) -> np.ndarray:
         asked.append(len(squares))
         return encode(squares, *rest)
 
-    monkeypatch.setattr(classifier.eye, "encode", counted)
+    monkeypatch.setattr(classifier.extractor, "encode", counted)
     images, names = pictures({0: 6, 1: 6})
     more, other = pictures({2: 2}, seed=1)
     classifier.learn([*images, *more, more[0]], [*names, *other, other[0]])

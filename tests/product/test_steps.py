@@ -338,7 +338,7 @@ def test_the_ledger_says_whose_single_images_follow_from_two_versions(tmp_path: 
         for version in classifier.info().history
     )
     (image,), _ = pictures({1: 1}, seed=3)
-    weights = lift_of(classifier.eye, "moments", 0, 1993, mean).weights_F
+    weights = lift_of(classifier.extractor, "moments", 0, 1993, mean).weights_F
     feature = classifier.model.features([image])[0] * weights
     assert np.allclose(5 * more - 4 * mean, feature, atol=0.05 * np.abs(feature).max())
 

@@ -41,7 +41,10 @@ def test_imports_no_torch(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "changed"),
     [
-        ("import dafuse.product.classifier, dafuse.taught.lift, dafuse.taught.eyes", False),
+        (
+            "import dafuse.product.classifier, dafuse.taught.lift, dafuse.taught.open_extractor",
+            False,
+        ),
         ("from dafuse.taught.table import find_taught; find_taught('lift')", False),
         ("from dafuse.taught.table import find_taught; find_taught('daf')", True),
         ("import torch; from dafuse.taught.table import find_taught; find_taught('daf')", False),

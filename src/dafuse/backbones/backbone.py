@@ -16,7 +16,7 @@ Need = Literal["features", "adapters", "prompts", "whole network", "last block"]
 
 
 class Backbone(Protocol):
-    """A frozen network: an exported file (`extractor`), or one of torch (`taught.torch_eye`)."""
+    """A frozen network: an exported file (`extractor`), or torch's (`taught.torch_extractor`)."""
 
     tag: str  # exact: it names one set of weights
     sha256: str  # of the weights file

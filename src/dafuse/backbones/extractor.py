@@ -2,8 +2,8 @@
 
 from dafuse.backbones.extractor import Extractor
 
-eye = Extractor.embedded()
-feats_NF = eye.features(["cat.jpg", "dog.jpg"], depths="moments")
+extractor = Extractor.embedded()
+feats_NF = extractor.features(["cat.jpg", "dog.jpg"], depths="moments")
 """
 
 import hashlib

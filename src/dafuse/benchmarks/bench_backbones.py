@@ -17,7 +17,7 @@ from dafuse.backbones.graph import graph
 from dafuse.backbones.registry import CHOICES, COMPACT, COMPACT_V1, is_packaged
 from dafuse.benchmarks.rounds import BenchRow, Goal, compared
 from dafuse.benchmarks.setting import Parts, Setting, network
-from dafuse.taught.torch_eye import TorchExtractor
+from dafuse.taught.torch_extractor import TorchExtractor
 
 DEPTHS: Depths = "moments"  # the depths that lift reads
 ALL = (COMPACT_V1, *CHOICES.values())
@@ -32,16 +32,18 @@ def parts(setting: Setting) -> Parts:
     }
 
 
-def _measure(setting: Setting, open_eye: Callable[[str, Path], Extractor]) -> list[BenchRow]:
+def _measure(setting: Setting, open_extractor: Callable[[str, Path], Extractor]) -> list[BenchRow]:
     tags = (setting.backbone, COMPACT_V1) if setting.backbone else QUICK if setting.quick else ALL
     with tempfile.TemporaryDirectory() as folder:
-        eyes = {tag: open_eye(tag, Path(folder) / f"{n}.onnx") for n, tag in enumerate(tags)}
-        measures = {tag: partial(_milliseconds, eye) for tag, eye in eyes.items()}
+        extractors = {
+            tag: open_extractor(tag, Path(folder) / f"{n}.onnx") for n, tag in enumerate(tags)
+        }
+        measures = {tag: partial(_milliseconds, extractor) for tag, extractor in extractors.items()}
         measured = setting.alternate(measures, "backbones", warm_up=tags)
     before = "version 1 of the embedded network", measured[COMPACT_V1]
     return [
         compared(
-            f"{tag}, {eyes[tag].pixels} px",
+            f"{tag}, {extractors[tag].pixels} px",
             "ms/image",
             measured[tag],
             before if tag != COMPACT_V1 else None,
@@ -63,9 +65,9 @@ def _by_torch(tag: str, file: Path) -> Extractor:
     return TorchExtractor(network(tag), "cpu")
 
 
-def _milliseconds(eye: Extractor) -> float:
+def _milliseconds(extractor: Extractor) -> float:
     """Return the milliseconds per made-up image."""
-    squares_B3SS = np.ascontiguousarray(made_up(eye.pixels))
+    squares_B3SS = np.ascontiguousarray(made_up(extractor.pixels))
     start = time.perf_counter()
-    eye.encode(squares_B3SS, DEPTHS)
+    extractor.encode(squares_B3SS, DEPTHS)
     return 1000 * (time.perf_counter() - start) / len(squares_B3SS)

@@ -40,7 +40,7 @@ from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
-from dafuse.taught.eyes import Wanted, open_eye
+from dafuse.taught.open_extractor import Wanted, open_extractor
 from dafuse.taught.table import DEFAULT, find_taught
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Classifier(Answering):
     step puts another in its place. Steps wait for each other, in one process or several.
     """
 
-    def __init__(self, folder: ModelFolder, version: Version, eye: Extractor) -> None:
-        self.folder, self.eye = folder, eye
+    def __init__(self, folder: ModelFolder, version: Version, extractor: Extractor) -> None:
+        self.folder, self.extractor = folder, extractor
         self._start = version  # backbone, method and settings, which no step changes
         self._now: tuple[Version, Predictor] | None = None
         self._current: VersionRef | None = None  # what the folder said when the model was read
@@ -99,9 +99,9 @@ class Classifier(Answering):
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
         wanted = Wanted.by(taught, method, options)
-        eye = open_eye(backbone, weights, weights_sha256, device, threads, wanted)
-        record = BackboneRecord.of(eye)
-        return cls(folder, blank(record, method, options, seed, new_key()), eye)
+        extractor = open_extractor(backbone, weights, weights_sha256, device, threads, wanted)
+        record = BackboneRecord.of(extractor)
+        return cls(folder, blank(record, method, options, seed, new_key()), extractor)
 
     @classmethod
     def open(
@@ -149,17 +149,17 @@ class Classifier(Answering):
         """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
         if like is not None and not _differences(version, like.version):
-            return cls(folder, version, like.eye)
+            return cls(folder, version, like.extractor)
         with saying_what_is_wrong(folder, version):
             taught, backbone = find_taught(version.method, version.settings), version.backbone
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
-        eye = open_eye(*known, device, threads, wanted, backbone.file)
+        extractor = open_extractor(*known, device, threads, wanted, backbone.file)
         with saying_what_is_wrong(folder, version):
-            backbone.require_size_of(eye)
-        eye.preprocessing = backbone.preprocessing
-        return cls(folder, version, eye)
+            backbone.require_size_of(extractor)
+        extractor.preprocessing = backbone.preprocessing
+        return cls(folder, version, extractor)
 
     @property
     def version(self) -> Version:
@@ -246,7 +246,7 @@ class Classifier(Answering):
             if not method.trains:
                 encode = method.encoder(read_beside_records(self.folder, version))
             report, lesson, found = teach(
-                dataset, method, encode, version, seen, self.eye, chosen, progress
+                dataset, method, encode, version, seen, self.extractor, chosen, progress
             )
             if lesson is None:
                 return report
@@ -334,7 +334,7 @@ class Classifier(Answering):
         current = self.folder.current()
         version = self.folder.version(current)
         self._require_same(version)
-        return version.seen_by(self.eye), current.sha256
+        return version.seen_by(self.extractor), current.sha256
 
     def _require_same(self, version: Version) -> None:
         """Refuse another model in this folder; another process may only have taught this one."""
@@ -357,7 +357,7 @@ class Classifier(Answering):
 
     def _blank_method(self, version: Version) -> Teachable:
         taught = find_taught(version.method, version.settings)
-        return taught(self.eye, version.settings, version.seed)
+        return taught(self.extractor, version.settings, version.seed)
 
     def _method(self, version: Version) -> Teachable:
         """Open the method, with all that it has learned."""
@@ -385,7 +385,7 @@ class Classifier(Answering):
 
     def _predictor(self, version: Version, method: Teachable, arrays: Arrays) -> Predictor:
         head = head_of(arrays, version.numbers)
-        looks, threads = self.eye.preprocessing, self.eye.threads
+        looks, threads = self.extractor.preprocessing, self.extractor.threads
         return Predictor(version.names, method.encoder(arrays), head, looks, threads)
 
 

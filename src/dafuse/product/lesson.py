@@ -71,7 +71,7 @@ def teach(
     encode: Encode | None,
     version: Version,
     seen: Seen | None,
-    eye: Extractor,
+    extractor: Extractor,
     options: dict[str, Any],
     progress: Progress,
 ) -> tuple[LearnReport, Lesson | None, Read]:
@@ -84,7 +84,9 @@ def teach(
     for line in in_few_lines(dataset.skipped):
         progress.say(line)
     planned = plan(version, dataset)
-    found = read(planned, version, seen, encode, eye.preprocessing, eye.threads, progress)
+    found = read(
+        planned, version, seen, encode, extractor.preprocessing, extractor.threads, progress
+    )
     taught = without_empty(planned, found)
     for line in in_few_lines(found.skipped):
         progress.say(line)

@@ -67,22 +67,23 @@ class BackboneRecord:
     file: str = field(default="", compare=False)  # .onnx of the network, where it lay at first
 
     @classmethod
-    def of(cls, eye: Extractor) -> "BackboneRecord":
-        looks = asdict(eye.preprocessing)
+    def of(cls, extractor: Extractor) -> "BackboneRecord":
+        looks = asdict(extractor.preprocessing)
         looks |= {"mean": list(looks["mean"]), "std": list(looks["std"])}
-        file = "" if eye.file is None else str(eye.file.absolute())
-        return cls(eye.tag, eye.sha256, **looks, file=file)
+        file = "" if extractor.file is None else str(extractor.file.absolute())
+        return cls(extractor.tag, extractor.sha256, **looks, file=file)
 
     @property
     def preprocessing(self) -> Preprocessing:
         looks = (self.resize, self.interpolation, self.crop)
         return Preprocessing(self.size, tuple(self.mean), tuple(self.std), *looks)
 
-    def require_size_of(self, eye: Extractor) -> None:
+    def require_size_of(self, extractor: Extractor) -> None:
         """Raise ValueError if images have another size here than the network takes."""
-        if self.size != eye.pixels:
+        if self.size != extractor.pixels:
             raise ValueError(
-                f"it has images of {self.size} pixels a side, and {eye.tag} takes {eye.pixels}"
+                f"it has images of {self.size} pixels a side, and {extractor.tag} takes "
+                f"{extractor.pixels}"
             )
 
 
@@ -134,11 +135,11 @@ class Version:
         solved = entry_of(self.method, self.settings).solves_again
         return self.objects - ({self.predict} if solved else set())
 
-    def seen_by(self, eye: Extractor) -> "Version":
+    def seen_by(self, extractor: Extractor) -> "Version":
         """Return this version with the present place of its network's file."""
-        if eye.file is None:
+        if extractor.file is None:
             return self
-        return replace(self, backbone=replace(self.backbone, file=str(eye.file.absolute())))
+        return replace(self, backbone=replace(self.backbone, file=str(extractor.file.absolute())))
 
     def position(self, name: str) -> int:
         """Return a class's position; refuse, in one line, a name that no class has."""

@@ -41,7 +41,7 @@ from dafuse.taught.contract import (
     Tested,
     under,
 )
-from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
+from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -76,9 +76,9 @@ class TaughtSums:
     draws: ClassVar[bool] = True  # has random columns, drawn by the seed
     tunes: ClassVar[str] = "none"  # when it trains an adapter, if that is no setting
 
-    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
-        assert isinstance(eye, TorchExtractor)
-        self.eye, self.settings, self.seed = eye, settings, seed
+    def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
+        assert isinstance(extractor, TorchExtractor)
+        self.extractor, self.settings, self.seed = extractor, settings, seed
         self.state: dict[str, Tensor] = {}  # the method's state after a lesson
         self.tasks = 0  # lessons of two new classes or more, which can train an adapter
         self.unit, self.temperature, self.threshold = 1.0, QuickTemperature(), Threshold()
@@ -97,7 +97,7 @@ class TaughtSums:
         flip, new = options.pop("flip", True), len(lesson.names) - lesson.known
         tunes = self._tunes(lesson, options)
         holdout = options.pop("holdout", HELD_OUT)
-        loader, images = load_images(lesson, self.eye, flip)
+        loader, images = load_images(lesson, self.extractor, flip)
         images = of_classes(images, 0, len(lesson.names))
         is_held_out = np.zeros(len(images), dtype=bool)
         if tunes or not self.leaves_out:
@@ -108,7 +108,9 @@ class TaughtSums:
         names, nothing = lesson.names[lesson.known :], images.take(np.zeros(0, dtype=np.int64))
         train = of_classes(images.take(~is_held_out), lesson.known, new)
         task = Task(self.tasks, lesson.known, new, names, train, nothing)
-        trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
+        trainer = Trainer(
+            self.extractor.network, loader, self.extractor.fabric, self.seed, lesson.progress
+        )
         method = self._method(trainer, options)
         # without images to test on, choose as a benchmark run does
         method.teach(task, images, tried if len(tried) else None)
@@ -145,12 +147,12 @@ class TaughtSums:
         self.threshold = self.threshold.joined(other.threshold)
 
     def encoder(self, shared: Arrays) -> Encode:
-        method = self._network(shared, self.eye.fabric.device)
+        method = self._network(shared, self.extractor.fabric.device)
 
         @torch.inference_mode()
         def encode(squares_B3SS: np.ndarray) -> np.ndarray:
-            feats_BF = self.eye.encode(squares_B3SS, method.depths, method.attached)
-            on_device_BF = torch.from_numpy(feats_BF).to(self.eye.fabric.device)
+            feats_BF = self.extractor.encode(squares_B3SS, method.depths, method.attached)
+            on_device_BF = torch.from_numpy(feats_BF).to(self.extractor.fabric.device)
             hidden_BM: np.ndarray = method.hidden(on_device_BF).cpu().numpy()
             return hidden_BM
 
@@ -158,7 +160,7 @@ class TaughtSums:
 
     def graph(self, shared: Arrays) -> "ModelProto":
         method = self._network(shared, torch.device("cpu"))
-        return self.eye.graph(method.depths, method.attached, method.hidden)
+        return self.extractor.graph(method.depths, method.attached, method.hidden)
 
     def head(self) -> Head:
         classifier = {
@@ -229,8 +231,8 @@ class TaughtSums:
 
     def _method(self, trainer: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Return the benchmark's method with everything learned so far."""
-        device = self.eye.fabric.device
-        trainer = trainer or _Still(self.eye.network, device, self.seed)
+        device = self.extractor.fabric.device
+        trainer = trainer or _Still(self.extractor.network, device, self.seed)
         method = type(self).made_of(trainer=trainer, **{**self.settings, **(options or {})})
         if self.state:
             method.load_state({name: one.to(device) for name, one in self.state.items()})
@@ -238,7 +240,7 @@ class TaughtSums:
 
     def _network(self, shared: Arrays, device: torch.device) -> Any:
         """Return the part of the method that computes hidden features, on this device."""
-        still = _Still(self.eye.network, device, self.seed)
+        still = _Still(self.extractor.network, device, self.seed)
         method = type(self).made_of(trainer=still, **self.settings)
         method.load_network({name: one.to(device) for name, one in self._state_of(shared).items()})
         return method

@@ -63,7 +63,7 @@ class Teachable(Protocol):
     needs_torch: ClassVar[bool]
     remains: ClassVar[str]  # what stays of a dropped class, in words; "" for nothing
 
-    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None: ...
+    def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None: ...
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:

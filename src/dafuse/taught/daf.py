@@ -41,7 +41,7 @@ from dafuse.taught.contract import (
     under,
 )
 from dafuse.taught.daf_calibration import LEAST, Calibration, find_threshold, with_held_out
-from dafuse.taught.torch_eye import HELD_OUT, TorchExtractor, held_out, load_images
+from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -134,9 +134,9 @@ class TaughtDAF:
     needs_torch: ClassVar[bool] = True
     remains: ClassVar[str] = words.DAF.remains
 
-    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
-        assert isinstance(eye, TorchExtractor)
-        self.eye, self.settings, self.seed = eye, settings, seed
+    def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
+        assert isinstance(extractor, TorchExtractor)
+        self.extractor, self.settings, self.seed = extractor, settings, seed
         self.state: dict[str, Tensor] = {}  # the method's state after a lesson
         self.tasks, self.calibration, self.threshold = 0, Calibration(), LEAST
 
@@ -152,9 +152,11 @@ class TaughtDAF:
         """Learn a lesson; its options are holdout, flip, epochs, lr."""
         options = {name: value for name, value in lesson.options.items() if value is not None}
         holdout, flip = options.pop("holdout", HELD_OUT), options.pop("flip", True)
-        loader, images = load_images(lesson, self.eye, flip)
+        loader, images = load_images(lesson, self.extractor, flip)
         split = self._split(lesson, images, holdout)
-        trainer = Trainer(self.eye.network, loader, self.eye.fabric, self.seed, lesson.progress)
+        trainer = Trainer(
+            self.extractor.network, loader, self.extractor.fabric, self.seed, lesson.progress
+        )
         method = LessonsOfDAF(trainer=trainer, **{**self.settings, **options})
         if lesson.known:
             method.load_state({name: one.to(trainer.device) for name, one in self.state.items()})
@@ -181,11 +183,11 @@ class TaughtDAF:
         raise DafuseError("models taught by daf cannot be merged: each has an adapter of its own")
 
     def encoder(self, shared: Arrays) -> Encode:
-        adapter = self._adapter(shared).to(self.eye.fabric.device)
-        return lambda squares_B3SS: self.eye.encode(squares_B3SS, "last", adapter)
+        adapter = self._adapter(shared).to(self.extractor.fabric.device)
+        return lambda squares_B3SS: self.extractor.encode(squares_B3SS, "last", adapter)
 
     def graph(self, shared: Arrays) -> "ModelProto":
-        return self.eye.graph("last", self._adapter(shared))
+        return self.extractor.graph("last", self._adapter(shared))
 
     def head(self) -> Head:
         weights_CD = self.state[ROWS].numpy()
@@ -231,7 +233,7 @@ class TaughtDAF:
     def _adapter(self, shared: Arrays) -> Adapter:
         """Return the global adapter, which predicts."""
         rank, scale = self.settings["adapter_rank"], self.settings["adapter_scale"]
-        adapter = adapter_beside(self.eye.network.stages, rank, scale)
+        adapter = adapter_beside(self.extractor.network.stages, rank, scale)
         arrays = under(SHARED, shared)
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         return adapter.set(unprefixed(tensors, "modules/global")).requires_grad_(False).eval()

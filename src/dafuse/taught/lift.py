@@ -58,10 +58,10 @@ class TaughtLift:
     needs_torch: ClassVar[bool] = False
     remains: ClassVar[str] = words.LIFT.remains
 
-    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
-        self.eye, self.features = eye, settings["features"]
+    def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
+        self.extractor, self.features = extractor, settings["features"]
         like = np.zeros(0, np.float32)
-        self.lift = lift_of(eye, self.features, 0, seed, like)
+        self.lift = lift_of(extractor, self.features, 0, seed, like)
         self.solved = ClosedForm(
             self.lift,
             classwise(self.lift.width, settings["rank"], like),
@@ -70,7 +70,7 @@ class TaughtLift:
             PRECISION,
             like,
             tokens_M=self.lift.tokens_M,
-            last_token=_last_token(eye, self.features),
+            last_token=_last_token(extractor, self.features),
         )
         self._head: Head | None = None  # as it was read, until something changes it
 
@@ -109,10 +109,10 @@ class TaughtLift:
         self.solved.merge(other.solved, numbers)
 
     def encoder(self, shared: Arrays) -> Encode:
-        return lambda squares_B3SS: self.eye.encode(squares_B3SS, self.features)
+        return lambda squares_B3SS: self.extractor.encode(squares_B3SS, self.features)
 
     def graph(self, shared: Arrays) -> "ModelProto":
-        return self.eye.graph(self.features)
+        return self.extractor.graph(self.features)
 
     def head(self) -> Head:
         if self._head is not None:
@@ -170,7 +170,7 @@ class TaughtLift:
             self.solved.solve_again()
 
 
-def _last_token(eye: Backbone, features: Depths) -> slice:
+def _last_token(extractor: Backbone, features: Depths) -> slice:
     """Return the columns of the last level's vector for the whole image; their weight is 1."""
-    (last,) = eye.parts("last")
-    return place_of(last, eye.parts(features))
+    (last,) = extractor.parts("last")
+    return place_of(last, extractor.parts(features))

@@ -35,10 +35,10 @@ class TaughtSimpleCIL:
     needs_torch: ClassVar[bool] = False
     remains: ClassVar[str] = words.SIMPLECIL.remains
 
-    def __init__(self, eye: Backbone, settings: dict[str, Any], seed: int) -> None:
-        self.eye = eye
+    def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
+        self.extractor = extractor
         self.counts_C = np.zeros(0)
-        self.sums_CD = np.zeros((0, eye.width))
+        self.sums_CD = np.zeros((0, extractor.width))
         self.temperature, self.threshold = QuickTemperature(1 / TYPICAL), Threshold()
 
     @classmethod
@@ -76,10 +76,10 @@ class TaughtSimpleCIL:
         self.threshold = self.threshold.joined(other.threshold)
 
     def encoder(self, shared: Arrays) -> Encode:
-        return lambda squares_B3SS: self.eye.encode(squares_B3SS, "last")
+        return lambda squares_B3SS: self.extractor.encode(squares_B3SS, "last")
 
     def graph(self, shared: Arrays) -> "ModelProto":
-        return self.eye.graph("last")
+        return self.extractor.graph("last")
 
     def head(self) -> Head:
         return Head(
@@ -112,7 +112,7 @@ class TaughtSimpleCIL:
     def _grow(self, classes: int) -> None:
         more = max(0, classes - len(self.counts_C))
         self.counts_C = np.concatenate([self.counts_C, np.zeros(more)])
-        self.sums_CD = np.concatenate([self.sums_CD, np.zeros((more, self.eye.width))])
+        self.sums_CD = np.concatenate([self.sums_CD, np.zeros((more, self.extractor.width))])
 
     def _left_out(self, feats_ND: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
         """Return cosines [N, C] to the prototypes, each image's own without the image itself."""

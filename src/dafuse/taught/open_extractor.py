@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
         return cls(in_words(method, settings), taught.needs(settings), taught.needs_torch)
 
 
-def open_eye(
+def open_extractor(
     backbone: str | Path,
     weights: str | None = None,
     sha256: str | None = None,
@@ -80,23 +80,24 @@ def _open_given(
     file: str, tag: str | None, sha256: str | None, device: str, threads: int | None, wanted: Wanted
 ) -> Extractor:
     """Open a network exported to a file; its tag and hash must be these, if they are known."""
-    eye = Extractor(file, threads, device)
+    extractor = Extractor(file, threads, device)
     if wanted.by_torch:
         raise DafuseError(
             f"{wanted.method} computes by torch, and {file} is an exported network, for methods "
             "without torch (lift, simplecil): leave out --method and --tune, or name --backbone "
-            f"{eye.tag}"
+            f"{extractor.tag}"
         )
-    if tag not in (None, eye.tag):
+    if tag not in (None, extractor.tag):
         raise DafuseError(
-            f"{file} holds the network {eye.tag}, not {tag}; a new model takes it by --backbone"
+            f"{file} holds the network {extractor.tag}, not {tag}; a new model takes it by "
+            "--backbone"
         )
-    if sha256 not in (None, eye.sha256):
+    if sha256 not in (None, extractor.sha256):
         raise DafuseError(
-            f"the model was taught with {eye.tag} of SHA-256 {sha256}, and {file} holds one of "
-            f"{eye.sha256}: with other weights it would answer nonsense"
+            f"the model was taught with {extractor.tag} of SHA-256 {sha256}, and {file} holds one "
+            f"of {extractor.sha256}: with other weights it would answer nonsense"
         )
-    return eye
+    return extractor
 
 
 def _open_found(
@@ -105,9 +106,9 @@ def _open_found(
     """Open the network from its former file, or from a folder of $DAFUSE_WEIGHTS; else None."""
     for path in (Path(file) if file else None, exported(tag)):
         if path is not None and path.is_file():
-            eye = Extractor(path, threads, device)
-            if eye.tag == tag and sha256 in (None, eye.sha256):
-                return eye
+            extractor = Extractor(path, threads, device)
+            if extractor.tag == tag and sha256 in (None, extractor.sha256):
+                return extractor
     return None
 
 
@@ -124,7 +125,7 @@ def _open_by_torch(
         raise DafuseError(f"{why} torch, which is not installed: pip install 'dafuse[torch]'")
     before_torch()
     from dafuse.backbones.load import build_backbone, with_weights
-    from dafuse.taught.torch_eye import TorchExtractor
+    from dafuse.taught.torch_extractor import TorchExtractor
 
     network = build_backbone(tag)
     require_offered(wanted.method, wanted.need, tag, network.offers)

@@ -110,7 +110,7 @@ def normalised(pixels_B3SS: Tensor, looks: Preprocessing) -> Tensor:
     return (pixels_B3SS - mean) / std
 
 
-def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader, ImageSet]:
+def load_images(lesson: Lesson, extractor: TorchExtractor, flip: bool) -> tuple[Loader, ImageSet]:
     """Return a loader of batches, and the lesson's images with the numbers of their classes.
 
     Known classes need not be in the lesson.
@@ -121,7 +121,7 @@ def load_images(lesson: Lesson, eye: TorchExtractor, flip: bool) -> tuple[Loader
     augmentation = Augmentation() if flip else Augmentation(flip=0.0)
     names = [lesson.names[number] for number in present_K]
     dataset = Dataset("lesson", names, images, nothing, augmentation)
-    loader = Loader(dataset, eye.preprocessing, eye.fabric.device, lesson.progress)
+    loader = Loader(dataset, extractor.preprocessing, extractor.fabric.device, lesson.progress)
     return loader, images.relabel(present_K)
 
 
