@@ -49,20 +49,20 @@ def methods() -> Table:
     rows = []
     for name, cls in METHODS.items():
         images = "keeps images" if cls.keeps_images else "keeps no images"
-        passes = f"forward passes for a prediction {_passes(cls)}"
         streams = "; learns streams without tasks" if cls.observes else ""
         taught = f"; can be taught: dafuse learn --method {name}" if name in TAUGHT else ""
         taught += " (without torch)" if name in LIGHT else ""
-        facts = f"{passes}; {images}; assumes {cls.assumes}{streams}{taught}"
+        facts = f"{_passes(cls)}; {images}; assumes {cls.assumes}{streams}{taught}"
         rows.append((name, f"{cls.summary}\nkeeps {cls.keeps}\n{facts}\n{cls.paper}\n"))
     return _table(("name", "what it is, keeps, costs and assumes"), rows)
 
 
 def _passes(cls: "type[Method]") -> str:
-    counts = [cls.passes(tasks, {}) for tasks in (1, 2, 10)]
-    if len(set(counts)) == 1:
-        return f"{counts[0]}"
-    return "after 1, 2 and 10 tasks: {}, {} and {}".format(*counts)
+    after_1, after_2, after_10 = (cls.passes(tasks, {}) for tasks in (1, 2, 10))
+    if after_1 == after_10:
+        return f"{after_1} forward pass{'es' if after_1 > 1 else ''} for a prediction"
+    counts = f"{after_1}, {after_2} and {after_10}"
+    return f"forward passes for a prediction after 1, 2 and 10 tasks: {counts}"
 
 
 def data() -> Table:
