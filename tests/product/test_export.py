@@ -121,7 +121,7 @@ def test_int8_is_small_and_close(
     assert "3 classes, int8" in said
     told = re.search(r"differ by up to (\S+), by (\S+) on average", said)
     assert told
-    assert re.search(r"on 8 made-up pictures: the same answer for [5-8];", said)
+    assert re.search(r"on 8 made-up images: the same answer for [5-8];", said)
     assert 1e-4 < float(told[2]) < float(told[1]) < 0.3  # one byte a weight is not exact
     assert file.stat().st_size < 0.4 * float_file.stat().st_size
     session = InferenceSession(file)
