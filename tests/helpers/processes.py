@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from faults import command
@@ -21,6 +22,7 @@ command.preload("dafuse.commands.run", "dafuse.engine.run", "dafuse.engine.displ
 
 def dafuse(
     *arguments: object,
+    folder: Path | None = None,
     at: tuple[str, str, int] | None = None,
     by: signal.Signals = signal.SIGKILL,
     before: Callable[[], None] | None = None,
@@ -29,13 +31,15 @@ def dafuse(
 
     Args:
         arguments: as on the command line, without the word dafuse
+        folder: the working directory
         at: the module, function and number of the call at which the process sends itself a signal
         by: that signal
         before: called in the new process before the command; a function of a module
     """
     if at is not None:
         before = partial(_signal_at, *at, by)
-    return command.run(*arguments, before=before, environment=clean_environment())
+    environment = clean_environment()
+    return command.run(*arguments, folder=folder, before=before, environment=environment)
 
 
 def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
