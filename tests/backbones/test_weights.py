@@ -95,7 +95,7 @@ def test_an_unknown_hash_is_refused_and_accepted_once_it_is_given(weights: Path)
     with pytest.raises(DafuseError, match=digest) as caught:
         load_backbone(DEIT, file=str(weights))
     assert f"not known to be {DEIT}" in str(caught.value)
-    assert f"--weights_sha256 {digest}" in str(caught.value)  # what to do, ready to copy
+    assert f"--weights-sha256 {digest}" in str(caught.value)  # what to do, ready to copy
     assert load_backbone(DEIT, str(weights), digest.upper()).sha256 == digest
 
 

@@ -235,7 +235,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("image,label\n1.jpg,a\n", ["no column 'path'", "'image'", "path_column"]),
+        ("image,label\n1.jpg,a\n", ["no column 'path'", "'image'", "path-column"]),
         ("path,kind\n1.jpg,a\n", ["no column 'label'"]),
         ("", ["no column"]),
         ("path,label\n", ["no rows"]),
@@ -280,7 +280,7 @@ def test_imagenet_a_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (dataset.name, len(dataset.classes)) == ("imagenet-a", 200)
     assert (len(dataset.train), len(dataset.test)) == (5981, 1519)
     (tmp_path / "imagenet-a/train/n000/0.jpg").unlink()
-    says(error_of(imagenet_a), "5980", "5981", "1519", "ina.zip", "--data.check_counts false")
+    says(error_of(imagenet_a), "5980", "5981", "1519", "ina.zip", "--data.no-check-counts")
     assert len(imagenet_a(check_counts=False).train) == 5980
     assert found("imagenet-a") == (True, f"in {tmp_path}")
 

@@ -306,7 +306,7 @@ def test_stored_and_streamed_images_do_not_mix_in_one_run(images: Path, tmp_path
     dafuse(*streaming, at=POINTS["in fusion"])
     done = dafuse(*command(images, out))
     assert done.status == 2
-    assert "--memory_gb" in done.err
+    assert "--memory-gb" in done.err
 
 
 def test_from_python_the_same_configuration_is_saved(images: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def check_hash(path: Path, tag: str, expected: str | None, trusted: bool = False
     if expected is None and known and not trusted and digest not in known:
         raise DafuseError(
             f"{path} has SHA-256 {digest}, which is not known to be {tag}; if you trust it, "
-            f"pass --weights_sha256 {digest}"
+            f"pass --weights-sha256 {digest}"
         )
     return digest
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Step = PlannedRun | Measurement | FewImages
 
-Name = Annotated[str, Parameter(help=f"one of {', '.join(EXPERIMENTS)}")]
 EACH = MeasureOptions()
 Measure = Annotated[
     MeasureOptions, Parameter(name="*", name_transform=lambda option: f"measure-{option}")
@@ -44,7 +43,7 @@ NOT_HERE = {  # options of `dafuse run`, and what to do instead
 
 
 def experiment(
-    name: Name,
+    name: str,
     /,
     *rest: Rest,
     seeds: Annotated[Sequence[int], Parameter(consume_multiple=True)] = (),
@@ -59,6 +58,7 @@ def experiment(
     set for every method that has it.
 
     Args:
+        name: see dafuse list experiments
         seeds: class orders; its own if left out
         out: folder of all runs
         dry_run: list the runs, compute nothing

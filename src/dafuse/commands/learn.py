@@ -65,15 +65,9 @@ def learn(
     with ctrl_c_tells(model):
         with TerminalProgress() as progress:
             lesson = lesson_images(source, None)  # what is wrong with it is said first
-            classifier = open_or_create(
-                model,
-                network,
-                _settings(settings, tune),
-                weights_sha256,
-                backbone=backbone,
-                method=method,
-                seed=seed,
-            )
+            new = {"backbone": backbone, "method": method, "seed": seed}
+            made_with = _settings(settings, tune)
+            classifier = open_or_create(model, network, made_with, weights_sha256, **new)
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))

@@ -85,12 +85,7 @@ def open_or_create(
 ) -> "Classifier":
     """The model in the folder, or a new one where there is none.
 
-    Args:
-        model: the folder
-        network: how its network is opened
-        settings: of a new model's method
-        weights_sha256: what the SHA-256 of a new model's weights must be
-        new: backbone, method and seed of a new model; None stands for the default
+    ``new`` may be backbone, method and seed of a new model; None stands for the default.
     """
     from dafuse.product.classifier import Classifier
     from dafuse.product.folder import ModelFolder

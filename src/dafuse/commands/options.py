@@ -10,17 +10,8 @@ from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from cyclopts import (
-    App,
-    CoercionError,
-    CycloptsError,
-    Group,
-    MissingArgumentError,
-    Parameter,
-    Token,
-    UnknownOptionError,
-    UnusedCliTokensError,
-)
+import cyclopts
+from cyclopts import CoercionError, CycloptsError, Parameter, Token
 
 from dafuse.errors import DafuseError, did_you_mean
 
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
     from rich.console import Console, ConsoleOptions
 
-Config = Callable[[App, tuple[str, ...], Any], None]
+Config = Callable[[Any, Any, Any], None]
 Model = Annotated[str, Parameter(help="the model's folder")]
 Asked = Annotated[str, Parameter(help="the model's folder, or an .onnx file of dafuse export")]
 Source = Annotated[
@@ -45,13 +36,8 @@ Device = Annotated[
     Parameter(help="where it runs; auto takes a GPU if there is one that can be used"),
 ]
 Threads = Annotated[int | None, Parameter(help="how many; one for each processor if left out")]
-Weights = Annotated[
-    str | None,
-    Parameter(
-        help="a local file with the backbone's weights: .safetensors, or .onnx of an exported "
-        "backbone"
-    ),
-]
+WEIGHTS = "a local file with the backbone's weights: .safetensors, or .onnx of an exported backbone"
+Weights = Annotated[str | None, Parameter(help=WEIGHTS)]
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 MOST_SHOWN = 200  # characters of a wrong value
 
@@ -67,7 +53,7 @@ def call(
         arguments: what is typed after that
         config: further sources of values, as cyclopts takes them; what is typed wins
     """
-    app = App(
+    app = cyclopts.App(
         name=name,
         default_command=command,
         default_parameter=Parameter(allow_repeating=True, negative_iterable=()),
@@ -75,7 +61,7 @@ def call(
         version_flags=(),
         help_format="plaintext",
         help_formatter=_show_help,
-        group_commands=Group("Commands", show=False),
+        group_commands=cyclopts.Group("Commands", show=False),
     )
     try:
         chosen, given, *_ = app.parse_args(
@@ -102,12 +88,9 @@ def _whole(_app: Any, _commands: Any, arguments: Any) -> None:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """Return the plain types that a type is made of, and literals with all their choices."""
-    if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
-    if get_origin(hint) is Literal or not get_args(hint):
-        return [hint]
-    return [kind for inner in get_args(hint) for kind in _kinds(inner)]
+    """Return the plain types that a type is made of."""
+    inner = () if get_origin(hint) is Literal else get_args(hint)
+    return [kind for one in inner for kind in _kinds(one)] or [hint]
 
 
 def _in_words(error: CycloptsError, name: str, arguments: Sequence[str]) -> DafuseError:
@@ -116,7 +99,7 @@ def _in_words(error: CycloptsError, name: str, arguments: Sequence[str]) -> Dafu
     tokens = error.argument.tokens if error.argument is not None else []
     token = getattr(error, "token", None) or (tokens[0] if tokens else None)
     source = token.source if token is not None and token.source != "cli" else ""
-    if isinstance(error, UnknownOptionError):
+    if isinstance(error, cyclopts.UnknownOptionError):
         known = [name for one in error.argument_collection for name in one.names]
         if source:
             key, keys = _key(error.token), [name.removeprefix("--") for name in known]
@@ -126,9 +109,9 @@ def _in_words(error: CycloptsError, name: str, arguments: Sequence[str]) -> Dafu
         told, meant = f"there is no option {option}", did_you_mean(option, known)
         if re.match("-[^-]", option) and "--" not in arguments:
             meant += f"; a name that begins with a dash comes after two of them: -- {option}"
-    elif isinstance(error, UnusedCliTokensError):
+    elif isinstance(error, cyclopts.UnusedCliTokensError):
         told = f"there is no place for {' '.join(error.unused_tokens or [])}"
-    elif error.argument is not None and isinstance(error, MissingArgumentError):
+    elif error.argument is not None and isinstance(error, cyclopts.MissingArgumentError):
         given = error.keyword or tokens
         told = f"{error.argument.name} " + ("needs a value" if given else "is missing")
     elif error.argument is not None and token and isinstance(error, CoercionError):

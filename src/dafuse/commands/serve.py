@@ -8,8 +8,10 @@ import threading
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
+
+from cyclopts import Parameter
 
 from dafuse.commands.open_model import (
     AS_USUAL,
@@ -22,13 +24,21 @@ from dafuse.commands.open_model import (
 )
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
+from dafuse.product.server.security import Access, Limits, is_local
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
     from dafuse.product.predictor import ExportedModel
-    from dafuse.product.server.security import Access
 
 M_ARENA_MAX = -8  # of glibc's malloc.h
+USUAL = Limits()
+Bounds = Annotated[
+    Limits,
+    Parameter(
+        name="*",
+        name_transform=lambda name: name if name == "queue" else f"max-{name.replace('_', '-')}",
+    ),
+]
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 
@@ -43,11 +53,7 @@ def serve(
     token: str | None = None,
     backbone: Backbone = None,
     method: Method = None,
-    max_body_mb: float | None = None,
-    max_files: int | None = None,
-    max_pixels: int | None = None,
-    max_staged: int | None = None,
-    queue: int | None = None,
+    limits: Bounds = USUAL,
     network: Network = AS_USUAL,
 ) -> None:
     """Serve a model: a page to try it in the browser, and an API (see /docs).
@@ -63,11 +69,6 @@ def serve(
         allow_learn: whoever has the token may teach, forget, rename, undo and export
         token: needed to teach and, from other machines, for everything; better given as
             $DAFUSE_TOKEN, which other users cannot see; one is made and printed if left out
-        max_body_mb: megabytes of a request; 32 if left out
-        max_files: images in a request; 64 if left out
-        max_pixels: pixels of an image; what 1 GB can decode if left out
-        max_staged: images that wait to be learned; 500 if left out
-        queue: images that wait to be predicted; 256 if left out
     """
     exported = is_exported(model)
     if exported and (allow_learn or backbone or method):
@@ -80,18 +81,9 @@ def serve(
     _share_one_heap()
     from dafuse.product.server.app import create_app
     from dafuse.product.server.connections import Server
-    from dafuse.product.server.security import Limits
 
     given = token or os.environ.get("DAFUSE_TOKEN") or None
     access = _access(host, given, allow_learn)
-    limits: dict[str, Any] = {
-        "body_mb": max_body_mb,
-        "files": max_files,
-        "pixels": max_pixels,
-        "staged": max_staged,
-        "queue": queue,
-    }
-    asked = Limits(**{name: value for name, value in limits.items() if value is not None})
     listening = listen(host, port)  # before the network is loaded, which takes time
     served: Classifier | ExportedModel
     if exported:
@@ -99,7 +91,7 @@ def serve(
     else:
         served = open_or_create(model, network, backbone=backbone, method=method)
     name = Path(model).expanduser().resolve().name
-    app = create_app(served, access, asked, learn=allow_learn, name=name)
+    app = create_app(served, access, limits, learn=allow_learn, name=name)
     known = f"{len(served.classes)} classes" if served.classes else "nothing learned yet"
     address = _address(host, listening)
     print(f"serving {model} ({known}) at {address}; Ctrl-C ends it", flush=True)
@@ -138,9 +130,7 @@ def _require_servable(folder: ModelFolder, allow_learn: bool) -> None:
         folder.require_claimable()
 
 
-def _access(host: str, token: str | None, allow_learn: bool) -> "Access":
-    from dafuse.product.server.security import Access, is_local
-
+def _access(host: str, token: str | None, allow_learn: bool) -> Access:
     local = is_local(host)
     if token is None and not local:
         raise DafuseError(
@@ -172,7 +162,7 @@ def _address(host: str, listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _open(address: str, access: "Access") -> None:
+def _open(address: str, access: Access) -> None:
     """The page, which takes the token from the part of its address that is never sent."""
     page = f"{address}/#token={quote(access.token, safe='')}" if access.token else f"{address}/"
 

@@ -148,7 +148,7 @@ def _named(dataset: Dataset, name: str) -> Dataset:
 
 def _wrong_counts(name: str, seen: str, expected: str, base: Path) -> DafuseError:
     unless = (
-        "" if name == "tiny-imagenet" else ", or say --data.check_counts false to take it as it is"
+        "" if name == "tiny-imagenet" else ", or say --data.no-check-counts to take it as it is"
     )
     problem = f"{name} in {base} is not the usual one: it has {seen}, expected {expected}"
     return DafuseError(f"{problem}: unpack it again{unless}")

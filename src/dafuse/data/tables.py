@@ -88,7 +88,7 @@ def _rows(source: Path, path_column: str, label_column: str, split_column: str) 
             raise DafuseError(
                 f"{source} has no column {column!r}, its columns are "
                 f"{first_few(all_names, 8) or 'none'}: call them path and label in a header "
-                "line (dafuse run takes other names by --data.path_column and --data.label_column)"
+                "line (dafuse run takes other names by --data.path-column and --data.label-column)"
             )
     names = columns[label_column]
     if not names:

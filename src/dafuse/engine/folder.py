@@ -87,7 +87,7 @@ class RunFolder:
         before = read_sealed(file, self.start_again, self.path)
         with self._reading(file):
             require_shape(before, INPUTS)
-        reading = "way images are read (--memory_gb)", before.get("reading"), provenance["reading"]
+        reading = "way images are read (--memory-gb)", before.get("reading"), provenance["reading"]
         for what, old, new in [*compared_inputs(before, provenance), reading]:
             if old != new:
                 raise DafuseError(

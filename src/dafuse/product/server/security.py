@@ -88,13 +88,21 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request, and of the images that wait."""
+    """Limits of a request, and of the images that wait.
 
-    body_mb: float = 32  # of one request
-    files: int = 64  # in one request
-    pixels: int = MOST_PIXELS  # of one image, and at most what its kind may have
-    queue: int = 256  # images that wait to be predicted
-    staged: int = 500  # images that wait to be learned
+    Args:
+        body_mb: megabytes of a request
+        files: images in a request
+        pixels: pixels of an image; at most what its kind may have
+        queue: images that wait to be predicted
+        staged: images that wait to be learned
+    """
+
+    body_mb: float = 32
+    files: int = 64
+    pixels: int = MOST_PIXELS
+    queue: int = 256
+    staged: int = 500
 
     def __post_init__(self) -> None:
         for field in fields(self):
