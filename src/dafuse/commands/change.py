@@ -11,7 +11,7 @@ from dafuse.commands.options import Model
 from dafuse.engine.display import TerminalProgress
 from dafuse.product import steps
 from dafuse.product.folder import KEPT, ModelFolder
-from dafuse.product.summary import describe
+from dafuse.product.summary import described
 from dafuse.product.version import VersionRef
 from dafuse.wording import counted, shown
 
@@ -71,7 +71,7 @@ def undo(model: Model, /) -> None:
     """
     with ctrl_c_tells(model):
         undone, now = steps.undo(ModelFolder(model), TerminalProgress())
-        print(shown(f"undid version {undone.number}: {describe(undone)}"))
+        print(shown(f"undid version {undone.number}: {described(undone.step)}"))
         known = counted(len(now.classes), "class", "classes")
         print(f"the model is version {now.number} again, with {known}")
 

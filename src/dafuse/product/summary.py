@@ -211,7 +211,7 @@ class Summary:
         return [found[number] for number in sorted(found)]
 
     def _history_lines(self) -> list[str]:
-        said = {step["version"]: describe_step(step) for step in self.steps}
+        said = {step["version"]: described(step) for step in self.steps}
         for number, why in self.damaged.items():
             did = f"{said[number]}; " if number in said else ""
             said[number] = f"{did}damaged: {why}"
@@ -247,12 +247,8 @@ def _looked_through(folder: ModelFolder, last: Version) -> tuple[list[Version], 
     return history, damaged
 
 
-def describe(version: Version) -> str:
-    """Describe the step that made a version, in a line."""
-    return describe_step(version.step)
-
-
-def describe_step(step: dict[str, Any]) -> str:
+def described(step: dict[str, Any]) -> str:
+    """Describe a step of the history in a line."""
     return f"{when(step['when'])}  {WORDS[step['did']](step)}"
 
 

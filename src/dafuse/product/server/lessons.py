@@ -22,7 +22,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.security import Refusal
 from dafuse.product.server.staging import Staged, Staging, check_name
-from dafuse.product.summary import describe
+from dafuse.product.summary import described
 from dafuse.product.version import VersionRef
 from dafuse.progress import Bar, Progress
 from dafuse.taught.table import find_taught
@@ -188,7 +188,7 @@ class Lessons:
         current = self.classifier.current
         if current is None or version in (self.version, str(current.number)):
             return current
-        last = f": {describe(self.classifier.version)}" if self.last_step else ""
+        last = f": {described(self.classifier.version.step)}" if self.last_step else ""
         raise Refusal(
             409,
             f"nothing was undone: the model was changed, and its last step is now another{last}",
