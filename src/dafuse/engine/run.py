@@ -27,6 +27,7 @@ from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
+from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
 
@@ -171,7 +172,7 @@ def _add(
     task: Task,
     trainer: Trainer,
     method: Method,
-    options: dict[str, Any],
+    options: Options,
     evaluation: TaskEvaluation,
     diagnosis: dict[str, Any],
 ) -> None:

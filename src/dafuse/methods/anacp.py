@@ -42,7 +42,7 @@ from dafuse.heads.resting import Precision, awake, rounded
 from dafuse.heads.ridge import solve, statistics
 from dafuse.heads.sums import ClassSums, pooled
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
 from dafuse.seeds import torch_generator
@@ -150,7 +150,7 @@ class AnaCP(Method):
         self._solved = False
 
     @classmethod
-    def needs_tasks(cls, options: dict[str, Any]) -> str:
+    def needs_tasks(cls, options: Options) -> str:
         tunes = options.get("tune", "none") != "none"
         return "trains an adapter in the first task (--method.tune)" if tunes else ""
 

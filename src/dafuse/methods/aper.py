@@ -16,7 +16,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
 
@@ -47,7 +47,7 @@ class APER(Method):
     adapter_rank: PositiveInt = 64
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return 2
 
     def __post_init__(self) -> None:

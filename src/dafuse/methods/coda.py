@@ -25,7 +25,7 @@ from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
 from dafuse.heads.linear import linear_logits, linear_normal_init
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
@@ -68,11 +68,11 @@ class CODAPrompt(Method):
     orthogonality: NonNegativeFloat = 0.0
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return 2
 
     @classmethod
-    def validate(cls, options: dict[str, Any]) -> None:
+    def validate(cls, options: Options) -> None:
         super().validate(options)
         if (length := options["prompt_length"]) % 2:
             raise DafuseError(f"method.prompt_length must be even, not {length}")

@@ -17,7 +17,7 @@ from dafuse.backbones.network import Network
 from dafuse.data.dataset import ImageSet
 from dafuse.data.stream import Task
 from dafuse.errors import DafuseError
-from dafuse.methods.options import require_valid
+from dafuse.methods.options import Options, require_valid
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar
 
@@ -141,7 +141,7 @@ class Method(ABC):
         self.validate({name: getattr(self, name) for name in named})
 
     @classmethod
-    def validate(cls, options: dict[str, Any]) -> None:
+    def validate(cls, options: Options) -> None:
         """Refuse options, all of them given, of which no method can be made."""
         require_valid(cls, options, "method.")
 
@@ -159,17 +159,17 @@ class Method(ABC):
         raise TypeError(f"{type(self).__name__} learns task by task: it does not observe batches")
 
     @classmethod
-    def needs_tasks(cls, options: dict[str, Any]) -> str:
+    def needs_tasks(cls, options: Options) -> str:
         """Say why the method cannot observe with these options; empty if it can."""
         return "" if cls.observes else "learns task by task"
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         """Return the number of forward passes that classify an image after task t."""
         return 1
 
     @classmethod
-    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+    def epochs_of(cls, number: int, options: Options) -> int:
         """Return the training epochs of a task, with work that costs as much as some."""
         if options.get("tune") == "none" or (cls.trains_once and number > 1):
             return 0
@@ -177,7 +177,7 @@ class Method(ABC):
         return options.get("first_epochs", epochs) if number == 1 else epochs
 
     @classmethod
-    def needs_of(cls, options: dict[str, Any]) -> Need:
+    def needs_of(cls, options: Options) -> Need:
         """Return what the method needs of a network with these options."""
         return NEEDS_OF_TUNING.get(options.get("tune", getattr(cls, "tune", "")), cls.needs)
 

@@ -25,7 +25,7 @@ from dafuse.heads.cosine import cosine_logits, prototypes
 from dafuse.heads.gaussians import ClassMemory, Sampler
 from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.curvature import curvature_at, packed_curvature, unpacked_curvature
-from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt, Share
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.training import aligned, init_adapter, init_class_weights
 from dafuse.seeds import derive
@@ -109,7 +109,7 @@ class DAF(Method):
     head_width: NonNegativeInt = 5000
 
     @classmethod
-    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+    def epochs_of(cls, number: int, options: Options) -> int:
         return super().epochs_of(number, options) + 1  # for the Fisher diagonal
 
     def __post_init__(self) -> None:

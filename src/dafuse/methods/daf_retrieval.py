@@ -20,6 +20,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.logits import most_certain
 from dafuse.methods.contract import prefixed, unprefixed
 from dafuse.methods.daf import DAF
+from dafuse.methods.options import Options
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,7 +33,7 @@ class DAFRetrieval(DAF):
     grows = True
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return t + 1
 
     def __post_init__(self) -> None:

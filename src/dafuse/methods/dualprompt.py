@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, linear_normal_init
 from dafuse.methods.contract import Method
-from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
@@ -60,7 +60,7 @@ class DualPrompt(Method):
     key_weight: NonNegativeFloat = 0.1
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return 2
 
     def __post_init__(self) -> None:

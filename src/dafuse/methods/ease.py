@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.cosine import SCALE, prototypes
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
 
@@ -55,7 +55,7 @@ class EASE(Method):
     cross_weight: NonNegativeFloat = 0.1
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return t
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.linear import grown_weights, linear_kaiming_init, linear_logits
 from dafuse.heads.logits import balanced_weights, distill
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.training import init_class_weights
 
@@ -65,11 +65,11 @@ class FOSTER(Method):
     predict: Literal["teacher", "student"] = "teacher"
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return min(t, 2) if options.get("predict", cls.predict) == "teacher" else 1
 
     @classmethod
-    def epochs_of(cls, number: int, options: dict[str, Any]) -> int:
+    def epochs_of(cls, number: int, options: Options) -> int:
         compression = options["compress_epochs"] if number > 1 else 0
         return super().epochs_of(number, options) + compression
 

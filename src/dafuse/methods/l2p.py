@@ -22,7 +22,7 @@ from dafuse.data.stream import Task
 from dafuse.heads.cosine import cosine_logits
 from dafuse.heads.linear import linear_logits, linear_normal_init
 from dafuse.methods.contract import Method
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Group, Schedule, constant
 from dafuse.methods.training import init_class_weights
 from dafuse.seeds import torch_generator
@@ -59,11 +59,11 @@ class L2P(Method):
     key_weight: NonNegativeFloat = 0.1
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return 2
 
     @classmethod
-    def validate(cls, options: dict[str, Any]) -> None:
+    def validate(cls, options: Options) -> None:
         super().validate(options)
         name = "method.prompts_per_image"
         Range(1, options["pool_size"]).require(name, options["prompts_per_image"])

@@ -34,7 +34,7 @@ from dafuse.heads.arrays import check_finite
 from dafuse.heads.choice import usual_penalty
 from dafuse.heads.ridge import exact, left_out, rounding_floor, solve, statistics
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
 
@@ -126,7 +126,7 @@ class LayUP(Method):
         self._solved = False
 
     @classmethod
-    def needs_tasks(cls, options: dict[str, Any]) -> str:
+    def needs_tasks(cls, options: Options) -> str:
         tunes = options.get("tune", "none") != "none"
         return "trains an adapter in the first task (--method.tune)" if tunes else ""
 

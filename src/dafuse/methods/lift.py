@@ -32,7 +32,7 @@ from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.contract import Method, prefixed, unprefixed
 from dafuse.methods.lift_parts import MOST_COLUMNS, Head, kinds_of, lift_of
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
 
@@ -123,7 +123,7 @@ class LIFT(Method):
         self.solved.observe(self._encoded(images_B3SS), labels_B)
 
     @classmethod
-    def needs_tasks(cls, options: dict[str, Any]) -> str:
+    def needs_tasks(cls, options: Options) -> str:
         tunes = options.get("tune", "none") != "none"
         return "trains adapters in tasks (--method.tune)" if tunes else ""
 

@@ -25,7 +25,7 @@ from dafuse.heads.cosine import cosine_logits, prototypes, uniform_init
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.linear import linear_gradient, linear_logits, with_bias
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt, Share
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.training import aligned, init_adapter, init_class_weights
 
@@ -73,7 +73,7 @@ class MOS(Method):
     align_lr: NonNegativeFloat = 0.005
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return t
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ class Range:
             raise DafuseError(f"{name} must be {self}, not {value!r}")
 
 
+Options = Mapping[str, Any]  # values by the names of fields
 PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 NonNegativeFloat = Annotated[float, Range(0)]
@@ -33,7 +34,7 @@ Share = Annotated[float, Range(0, 1)]
 WORDS = {bool: "true or false", str: "a word", type(None): "null"}
 
 
-def require_valid(owner: type, options: Mapping[str, Any], prefix: str = "") -> None:
+def require_valid(owner: type, options: Options, prefix: str = "") -> None:
     """Refuse values of another type than their field's, outside its range, not of its choices."""
     hints = get_type_hints(owner, include_extras=True)
     for option, value in options.items():

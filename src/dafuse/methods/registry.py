@@ -22,6 +22,7 @@ from dafuse.methods.layup import LayUP
 from dafuse.methods.lift import LIFT
 from dafuse.methods.memo import MEMO
 from dafuse.methods.mos import MOS
+from dafuse.methods.options import Options
 from dafuse.methods.ranpac import RanPAC
 from dafuse.methods.simplecil import SimpleCIL
 from dafuse.methods.slca import SLCA
@@ -51,7 +52,7 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def require_observes(name: str, stream: str, options: dict[str, Any] | None = None) -> None:
+def require_observes(name: str, stream: str, options: Options | None = None) -> None:
     """Refuse a stream without tasks for a method that learns task by task."""
     if why := find_method(name).needs_tasks(options or {}):
         able = ", ".join(other for other, method in METHODS.items() if method.observes)
@@ -60,14 +61,14 @@ def require_observes(name: str, stream: str, options: dict[str, Any] | None = No
         )
 
 
-def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def checked_options(name: str, options: Options) -> dict[str, Any]:
     """Return every option as `with_defaults`; refuse values of which no method can be made."""
     found = with_defaults(name, options)
     find_method(name).validate(found)
     return found
 
 
-def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(name: str, options: Options) -> dict[str, Any]:
     """Return every option of the method: the given ones, and defaults for the others."""
     defaults = {f.name: f.default for f in fields(find_method(name)) if f.name != "trainer"}
     if unknown := sorted(options.keys() - defaults.keys()):
@@ -75,4 +76,4 @@ def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:
             f"the method {name} has no option {', '.join(unknown)}; "
             f"it has {', '.join(defaults) or 'none'}" + did_you_mean(unknown[0], defaults)
         )
-    return defaults | options
+    return {**defaults, **options}

@@ -28,7 +28,7 @@ from dafuse.heads.cosine import cosface, cosine_logits
 from dafuse.heads.gaussians import ClassMemory
 from dafuse.heads.logits import most_certain
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, PositiveInt, Share
+from dafuse.methods.options import NonNegativeFloat, NonNegativeInt, Options, PositiveInt, Share
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.methods.training import aligned, init_adapter, init_class_weights
 
@@ -79,7 +79,7 @@ class TUNA(Method):
     predict: Literal["paper", "universal", "released"] = "paper"
 
     @classmethod
-    def passes(cls, t: int, options: dict[str, Any]) -> int:
+    def passes(cls, t: int, options: Options) -> int:
         return 1 if options.get("predict") == "universal" else t + 1
 
     def __post_init__(self) -> None:
