@@ -174,7 +174,7 @@ class Results:
 
     @classmethod
     def parsed(cls, content: Any) -> "Results":
-        """Raises a ValueError that says which of the results cannot be."""
+        """Return the record; raise a ValueError that says which of the results cannot be."""
         require_shape(content, RESULTS)
         matrix = _matrix(content["correct"], content["total"])
         others = content.get("others") or {}
