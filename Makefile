@@ -11,7 +11,8 @@ demo: .venv-light/demo-ready
 demo-research: .venv/research-ready
 	$(BIN)/dafuse demo-research
 
-test: .venv/test-ready lint test-light
+test: .venv/test-ready .venv-light/test-ready
+	$(MAKE) --jobs=2 lint test-light
 	$(BIN)/pytest -n 2 --dist loadfile
 
 # tests/conftest.py imports torch, so it is cut off here
