@@ -141,7 +141,8 @@ def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
 def _cells(asked: ExperimentRequest, texts: dict[str, str], words: list[str]) -> None:
     """Make an experiment without runs: its cells, a table and a figure."""
     if texts:
-        raise DafuseError(f"{asked.name} has no runs: leave --method.{next(iter(texts))} out")
+        option = next(iter(texts)).replace("_", "-")
+        raise DafuseError(f"{asked.name} has no runs: leave --method.{option} out")
     base = parse(words)
     from dafuse.experiments.few_images import FewImages
     from dafuse.report.measured_few_images import read_cells, table, write_cells

@@ -152,7 +152,7 @@ def _show_help(console: "Console", options: "ConsoleOptions", panel: "HelpPanel"
         told = [str(entry.description.primary_renderable)]
         told += [f"({', '.join(entry.choices)})"] if entry.choices else []
         told += [f"[{entry.default}]"] if entry.default not in (None, "()") else []
-        names = " ".join(entry.display_labels_with_metavar)
+        names = "\n".join(entry.display_labels_with_metavar)
         table.add_row(Text(names), Text(" ".join(" ".join(told).split())))
     console.print(f"{panel.title}:")
     console.print(table)

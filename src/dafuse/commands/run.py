@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from cyclopts import CoercionError, Parameter
 from cyclopts.config import Dict
 
-from dafuse.commands.options import call
+from dafuse.commands.options import Config, call
 from dafuse.commands.recipes import NAMED, read_recipe
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
@@ -56,7 +56,8 @@ def parse(arguments: Sequence[str]) -> RunConfig:
         if told in (None, named):  # else its options are another one's
             recipe[key] = own
     typed = [*(f"--{key}={value}" for key, value in chosen.items()), *typed]
-    return call(_options_of(**chosen), "dafuse run", typed, [Dict(recipe, source=name), _checked])
+    sources: list[Config] = [Dict(recipe, source=name), _checked]
+    return call(_options_of(**chosen), f"dafuse run --method {chosen['method']}", typed, sources)
 
 
 def _options_of(method: str, data: str) -> Callable[..., RunConfig]:
