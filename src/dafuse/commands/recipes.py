@@ -21,10 +21,6 @@ GREATEST = 10**30
 WRONG = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
-class Unbounded(yaml.YAMLError):
-    """YAML that is larger or deeper than anything that a person writes."""
-
-
 def read_recipe(name: str) -> dict[str, Any]:
     """Return a recipe by path or by name, with `method: daf` as `method: {name: daf}`."""
     path = Path(name)
@@ -67,8 +63,12 @@ def _read_yaml(path: Path) -> Any:
     loader = None
     try:
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
-        node = _composed(loader)
+        node = loader.get_single_node()  # in which an alias is a second place of the same node
+        if node is not None:
+            _measure(node, {})
         value = None if node is None else loader.construct_document(node)
+    except RecursionError:
+        raise DafuseError(f"{path}: lists and keys lie in each other too deeply") from None
     except WRONG as error:
         raise DafuseError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     finally:
@@ -78,23 +78,12 @@ def _read_yaml(path: Path) -> Any:
     return value
 
 
-def _composed(loader: yaml.SafeLoader) -> yaml.Node | None:
-    """The document as nodes, in which an alias is a second place of the same node."""
-    try:
-        node: yaml.Node | None = loader.get_single_node()
-        if node is not None:
-            _measure(node, {})
-    except RecursionError:
-        raise Unbounded("lists and keys lie in each other too deeply") from None
-    return node
-
-
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
     """How many values a node stands for, and how deep they lie in each other."""
     if id(node) in known:
         found = known[id(node)]
         if found is None:
-            raise Unbounded(f"{_place(node)}: an alias stands for what it is in itself")
+            raise yaml.YAMLError(f"{_place(node)}: an alias stands for what it is in itself")
         return found
     known[id(node)] = None
     count, depth = 1, 0
@@ -107,9 +96,9 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
             more, deeper = _measure(one, known)
             count, depth = count + more, max(depth, deeper)
             if count > MOST:
-                raise Unbounded(f"{_place(node)}: aliases stand for more than {MOST:,} values")
+                raise yaml.YAMLError(f"{_place(node)}: aliases stand for more than {MOST:,} values")
     if depth >= DEEPEST:
-        raise Unbounded("lists and keys lie in each other too deeply")
+        raise yaml.YAMLError("lists and keys lie in each other too deeply")
     known[id(node)] = count, depth + 1
     return count, depth + 1
 

@@ -30,6 +30,7 @@ TRUTHS = ("true", "false", "yes", "no", "null")
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Learn the stream, and show the results."""
     config = parse(arguments)
     from dafuse.engine.display import TerminalProgress
     from dafuse.engine.run import run
@@ -124,8 +125,9 @@ def _checked(_app: Any, _commands: Any, arguments: Any) -> None:
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
-    """Return `--method.name daf` as `--method daf`, and `--compiled false` as `--compiled=false`:
-    an option that may stand alone takes no further word.
+    """Return `--method.name daf` as `--method daf`, and `--compiled false` as `--compiled=false`.
+
+    An option that may stand alone would not take the word that follows.
     """
     words: list[str] = []
     for word in arguments:
