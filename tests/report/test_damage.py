@@ -17,7 +17,7 @@ def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
     said: list[str] = []
     (left,) = find_runs([tmp_path], said.append)
     assert left.folder == tmp_path / "two"
-    assert said == [f"left out: {tmp_path / 'one'} is not a run folder: it has no config.json"]
+    assert said == [f"skipped: {tmp_path / 'one'} is not a run folder: it has no config.json"]
 
 
 def _change(value: Any, *keys: Any) -> Any:

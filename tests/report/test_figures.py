@@ -136,11 +136,11 @@ def test_what_replayed_its_training_is_left_out_of_the_speeds(tmp_path):
     rewrite(tmp_path / "paper", "results.json", untrain)
     runs = find_runs([tmp_path])
     assert "daf-paper" not in efficiency(runs).svg()
-    assert "Left out, as their training was replayed: daf-paper." in efficiency_caption(runs)
+    assert "Not drawn, because their training was replayed: daf-paper." in efficiency_caption(runs)
     (replayed,) = (run for run in runs if run.config.method == "daf-paper")
     assert replayed.replayed
     assert math.isnan(measures(replayed)["seconds"])
-    assert "Left out" not in efficiency_caption([run for run in runs if run is not replayed])
+    assert "Not drawn" not in efficiency_caption([run for run in runs if run is not replayed])
 
 
 def test_what_trains_nothing_stands_at_the_right_edge(tmp_path):

@@ -106,6 +106,6 @@ def test_a_report_goes_on_without_a_damaged_measurement_and_says_so(tmp_path: Pa
     folder = make_run(tmp_path / "run")
     (folder / FILE).write_text('{"broken')
     told = report([str(folder)], out=str(tmp_path / "report"))
-    assert "left out" in told
+    assert "skipped" in told
     assert "delete it to measure again" in told
     assert "How good the approximations are" not in (tmp_path / "report/report.html").read_text()

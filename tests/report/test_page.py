@@ -87,7 +87,7 @@ def test_page_has_one_section_for_all_predictions_of_a_run(tmp_path):
     assert "sample std" in text
     assert "icarl [cnn], seed" not in text
     assert (
-        "2 passes per prediction · keeps images: yes · assumes the number of classes · "
+        "2 forward passes per prediction · keeps images: yes · assumes the number of classes · "
         "predicts by nme · also recorded by cnn · on cpu (2 threads)" in text
     )
 
@@ -165,7 +165,7 @@ def test_command_writes_everything_and_says_so(tmp_path):
     names = ["accuracy.png", "report.html", "table.csv", "table.md", "table.tex"]
     assert sorted(path.name for path in out.iterdir()) == names
     assert all(str(out / name) in told for name in names)
-    assert "left out" in told
+    assert "skipped" in told
     (tmp_path / "file").write_text("")
     with pytest.raises(DafuseError, match="cannot make the folder"):
         report([str(tmp_path / "runs")], out=str(tmp_path / "file"))

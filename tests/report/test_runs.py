@@ -58,7 +58,7 @@ def test_a_run_that_lost_files_is_named_with_what_to_do(tmp_path):
     (lost / "config.json").unlink()
     said = []
     assert len(find_runs([tmp_path / "runs"], said.append)) == 1
-    assert said == [f"left out: {lost} is not a run folder: it has no config.json"]
+    assert said == [f"skipped: {lost} is not a run folder: it has no config.json"]
 
 
 def test_what_to_do_about_a_damaged_file_depends_on_which_it_is(tmp_path):
@@ -201,7 +201,7 @@ def test_impossible_results_are_refused_and_the_others_are_reported(tmp_path, ki
     (good,) = find_runs([tmp_path / "runs"], told.append)
     assert good.folder.name == "good"
     assert len(told) == 1
-    assert told[0].startswith(f"left out: {folder / 'results.json'} does not hold together")
+    assert told[0].startswith(f"skipped: {folder / 'results.json'} does not hold together")
     with pytest.raises(DafuseError, match=said):
         find_runs([folder])
 

@@ -148,7 +148,7 @@ _OF = {"speed-up": "×", "share": "of", "difference": "from"}  # the baseline
 def _show(rows: Sequence[dict[str, Any]], device: str, out: str) -> None:
     console = wide_console()
     table = Table(box=None, padding=(0, 2, 0, 0), title=f"on {device}", title_justify="left")
-    for heading in ("what", "median (least to most)", "ratio (least to most)", "goal"):
+    for heading in ("what", "median (min to max)", "ratio (min to max)", "goal"):
         table.add_column(heading)
     before = ""
     for row in rows:

@@ -28,7 +28,7 @@ Batch = tuple[Tensor, Tensor]  # images [B, 3, S, S] normalised, labels [B], bot
 
 
 class Loader:
-    """Reads a data set once, leaves out the unreadable, serves batches of any part of it."""
+    """Reads a data set once, skips what is unreadable, serves batches of any part of it."""
 
     def __init__(
         self,

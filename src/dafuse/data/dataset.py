@@ -15,7 +15,7 @@ SHOWN = 3  # files that a line names
 
 
 class Skipped(NamedTuple):
-    """A file, a folder or a part of a source that is left out, and why."""
+    """A file, a folder or a part of a source that is skipped, and why."""
 
     name: str
     why: str
@@ -92,7 +92,7 @@ class Dataset:
 
 
 class Listed(NamedTuple):
-    """One part of a source: images, the name of each one's class, and what was left out."""
+    """One part of a source: images, the name of each one's class, and what was skipped."""
 
     items: Sequence[Path | np.ndarray] | np.ndarray
     names: list[str]

@@ -90,7 +90,7 @@ def _existing(root: str | Path) -> Path:
 
 
 class _Parts(NamedTuple):
-    """Where the class folders lie, and what lies beside them and is left out."""
+    """Where the class folders lie, and what lies beside them and is skipped."""
 
     train: Path
     test: Path | None
@@ -134,7 +134,7 @@ def _strictly_by_class(top: Path) -> dict[str, list[Path]]:
 
 
 def _images_by_class(top: Path) -> tuple[dict[str, list[Path]], list[Skipped]]:
-    """Return the images of every class folder, and the files left out.
+    """Return the images of every class folder, and the skipped files.
 
     Both are in ASCII order, whatever the file system's is.
     """
@@ -196,7 +196,7 @@ def _flatten(files: dict[str, list[Path]], classes: list[str]) -> tuple[list[Pat
 def images_below(
     top: Path, met: Met | None = None, away: bool = True
 ) -> tuple[list[Path], list[Skipped]]:
-    """Return the images in a folder and all folders in it, and what is left out, in ASCII order.
+    """Return the images in a folder and all folders in it, and what is skipped, in ASCII order.
 
     Hidden files are ignored. Links to files count as files.
 
@@ -229,7 +229,7 @@ def images_below(
 
 
 def why_not_entered(path: Path, real_top: Path, met: Met, away: bool) -> str | None:
-    """Say why a folder below ``real_top`` is left out; None for one to read now, which is noted."""
+    """Say why a folder below ``real_top`` is skipped; None for one to read now, which is noted."""
     if path.name.startswith("."):
         return HIDDEN
     target = real(path)
@@ -248,7 +248,7 @@ def why_not_entered(path: Path, real_top: Path, met: Met, away: bool) -> str | N
 
 
 def is_link(one: Skipped) -> bool:
-    """Tell whether it was left out because of a link."""
+    """Tell whether it was skipped because of a link."""
     return one.why in (BACK, AGAIN, AWAY, NOWHERE) or one.why.startswith(TWICE)
 
 

@@ -92,7 +92,7 @@ def is_image(name: str) -> bool:
 
 
 def why_not_read(name: str) -> str:
-    """Say why a file of this name is left out, and what to do if it is an image."""
+    """Say why a file of this name is skipped, and what to do if it is an image."""
     suffix = suffix_of(name)
     for plugin in PLUGINS:
         if suffix in plugin.suffixes:

@@ -52,8 +52,8 @@ def lesson_images(
 ) -> Dataset:
     """Return the images of a lesson: of a source at a path, a data set, or images with labels.
 
-    The test part of a source is left out. Files are not decoded yet, except the first that can be:
-    if there is none, the lesson is refused.
+    The test part of a source is not learned. Files are not decoded yet, except the first that can
+    be: if there is none, the lesson is refused.
     """
     if isinstance(images, Dataset):
         train = images.train

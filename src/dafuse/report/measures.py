@@ -125,6 +125,9 @@ COLUMNS = {
         with_std=False,
     ),
     "passes": Column(
-        "Passes", "passes through the backbone per prediction", "{:g}".format, with_std=False
+        "Passes",
+        "forward passes through the backbone per prediction",
+        "{:g}".format,
+        with_std=False,
     ),
 }

@@ -120,7 +120,7 @@ def report(paths: list[str], out: str = "report") -> str:
     lines: list[str] = []
     runs = find_runs(paths, say=lines.append)
     lines += [
-        f"left out: {damage}" for damage in measured_approximations.damages(r.folder for r in runs)
+        f"skipped: {damage}" for damage in measured_approximations.damages(r.folder for r in runs)
     ]
     folder = make_folder(out)
     table = tables.make_table(runs)

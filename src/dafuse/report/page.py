@@ -250,7 +250,7 @@ def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
 def _traits(run: RunResult) -> str:
     passes, keeps = run.declared.passes_per_prediction, run.declared.keeps_images
     traits = [
-        f"{passes:g} pass{'es' if passes != 1 else ''} per prediction" if passes else "",
+        f"{passes:g} forward pass{'es' if passes != 1 else ''} per prediction" if passes else "",
         "" if keeps is None else f"keeps images: {'yes' if keeps else 'no'}",
         f"assumes {run.declared.assumes}" if run.declared.assumes else "",
         f"predicts by {run.prediction}" if run.prediction else "",

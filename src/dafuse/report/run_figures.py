@@ -165,7 +165,7 @@ def bound_terms(run: RunResult) -> Drawing:
 
 
 def _panels(panels: dict[str, dict[str, list[tuple[int, float]]]], label: str) -> Drawing:
-    """Small figures above each other with one axis of tasks; those without values are left out."""
+    """Small figures above each other with one axis of tasks; those without values are dropped."""
     drawn = {title: lines for title, lines in panels.items() if any(lines.values())}
     if not drawn:
         raise NothingToDraw("the figure needs numbers of the fusion")

@@ -225,7 +225,7 @@ def find_runs(
 ) -> list[RunResult]:
     """Every run in `paths`: run folders, and folders that contain some at any depth.
 
-    A run that cannot be read is left out, and so is one inside a folder that has no finished task;
+    A run that cannot be read is skipped, and so is one inside a folder that has no finished task;
     `say` is told.
     """
     runs: dict[str, RunResult] = {}
@@ -242,10 +242,10 @@ def find_runs(
             except NoResultsYet as nothing:
                 if folder == path:
                     raise
-                say(f"left out: {nothing}")
+                say(f"skipped: {nothing}")
             except DafuseError as damage:
                 damages.append(damage)
-                say(f"left out: {damage}")
+                say(f"skipped: {damage}")
     if not runs and damages:
         raise damages[0]
     if not runs:

@@ -3,7 +3,7 @@
 Accuracy against speed is Figure 1 of the DAF paper (arXiv 2601.21341). A point is a row of the
 table that has the numbers: average accuracy, images per second in training (to the right) and in
 prediction (the colour). What trains nothing, or in its first task alone, has no speed of training;
-it stands at the right edge with a mark of its own. Runs whose training was replayed are left out:
+it stands at the right edge with a mark of its own. Runs whose training was replayed are not drawn:
 how fast they would train is not known.
 
 In accuracy against bytes, options that are words tell series apart, by colour and marker; options
@@ -59,7 +59,7 @@ def efficiency_caption(runs: list[RunResult]) -> str:
     points = efficiency_points(runs)
     drawn = {point.name for point in points}
     replayed = {row.name for row in make_table(r for r in runs if r.replayed).rows} - drawn
-    left_out = f"Left out, as their training was replayed: {', '.join(sorted(replayed))}. "
+    left_out = f"Not drawn, because their training was replayed: {', '.join(sorted(replayed))}. "
     devices = sorted({run.provenance.device or "an unknown device" for run in runs})
     return (
         "The higher, the more accurate; the further right, the faster in training; the lighter, "
