@@ -55,7 +55,7 @@ TRAINS = [method for method in SETTINGS if "tuned" in method or method in ("daf"
 @every_method
 def test_lessons_give_what_a_benchmark_run_gives(tmp_path: Path, method: str) -> None:
     """The same images in two lessons and in two tasks: as many answers are right."""
-    drawn = glyphs(train_per_class=10, test_per_class=6)
+    drawn = glyphs(train_per_class=6, test_per_class=4)
     for part, images in (("train", drawn.train), ("test", drawn.test)):
         for number, (pixels, label) in enumerate(zip(images.items, images.labels, strict=True)):
             if label < 4:
