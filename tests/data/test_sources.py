@@ -20,7 +20,7 @@ from dafuse.data.benchmarks import PUBLIC_SPLITS, cifar100, imagenet_a, tiny_ima
 from dafuse.data.dataset import ImageSet
 from dafuse.data.folders import folder
 from dafuse.data.images import read_image
-from dafuse.data.registry import DATASETS, found, open_dataset
+from dafuse.data.registry import DATASETS, availability, open_dataset
 from dafuse.data.splits import split_per_class
 from dafuse.data.tables import table
 from dafuse.errors import DafuseError
@@ -282,7 +282,7 @@ def test_imagenet_a_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "imagenet-a/train/n000/0.jpg").unlink()
     says(error_of(imagenet_a), "5980", "5981", "1519", "ina.zip", "--data.no-check-counts")
     assert len(imagenet_a(check_counts=False).train) == 5980
-    assert found("imagenet-a") == (True, f"in {tmp_path}")
+    assert availability("imagenet-a") == (True, f"in {tmp_path}")
 
 
 @pytest.mark.parametrize("name", PUBLIC_SPLITS)
@@ -290,8 +290,8 @@ def test_missing_benchmarks_say_where_they_come_from(tmp_path: Path, name: str) 
     split = PUBLIC_SPLITS[name]
     words = [f"{tmp_path / name}/{{train,test}}", split.archive, split.md5, "RevisitingCIL"]
     says(error_of(DATASETS[name], tmp_path), *words, "80/20", "nothing is downloaded")
-    assert not found(name, tmp_path)[0]
-    says(found(name, tmp_path)[1], *words)
+    assert not availability(name, tmp_path)[0]
+    says(availability(name, tmp_path)[1], *words)
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
@@ -388,19 +388,19 @@ def test_unknown_names_and_options(tmp_path: Path) -> None:
     says(error_of(open_dataset, str(tmp_path / "gone")), "no data set", "path to a folder")
     says(error_of(open_dataset, "glyphs", colour="red"), "'colour'", "train_per_class")
     says(error_of(open_dataset, "folder"), "root")
-    says(error_of(found, "nothing"), "no data set")
+    says(error_of(availability, "nothing"), "no data set")
 
 
-def test_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_availability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAFUSE_DATA", str(tmp_path))
     for name in DATASETS:
-        there, line = found(name)
+        there, line = availability(name)
         assert there is (name in ("glyphs", "folder", "table", "arrays"))
         says(line)
-    assert found("folder", tmp_path) == (True, str(tmp_path))
-    assert not found("table", tmp_path / "gone.csv")[0]
+    assert availability("folder", tmp_path) == (True, str(tmp_path))
+    assert not availability("table", tmp_path / "gone.csv")[0]
     fill(tmp_path / "cifar-100-python", "train", "test", "meta")
-    assert found("cifar100")[0]
+    assert availability("cifar100")[0]
 
 
 def test_listing_the_sources_needs_no_torch() -> None:

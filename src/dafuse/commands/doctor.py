@@ -86,6 +86,8 @@ def _exported_weights(tag: str, network: Path) -> tuple[bool, str]:
 
 
 def _data() -> list[tuple[bool, str]]:
-    from dafuse.data.registry import DATASETS, found
+    from dafuse.data.registry import DATASETS, availability
 
-    return [(here, f"data {name}: {where}") for name in DATASETS for here, where in [found(name)]]
+    return [
+        (here, f"data {name}: {where}") for name in DATASETS for here, where in [availability(name)]
+    ]

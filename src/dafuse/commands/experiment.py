@@ -167,7 +167,7 @@ def _report(
     asked: ExperimentRequest, planned: "list[PlannedRun]", missing: list[str], file: Path
 ) -> None:
     """Write the page, the tables and the figure of the runs that are there."""
-    runs = [found for each in planned if (found := each.found()) is not None]
+    runs = [found for each in planned if (found := each.results()) is not None]
     if not runs:
         return
     show_results(runs, file.with_name(f"{file.name}.html"), title=asked.name, missing=missing)

@@ -66,11 +66,11 @@ def _passes(cls: "type[Method]") -> str:
 
 
 def data() -> Table:
-    from dafuse.data.registry import DATASETS, found
+    from dafuse.data.registry import DATASETS, availability
 
     rows = []
     for name, source in DATASETS.items():
-        here, where = found(name)
+        here, where = availability(name)
         summary = (source.__doc__ or "").partition("\n")[0]
         rows.append((name, summary, where if here else "not here; dafuse doctor says what to do"))
     return _table(("name", "what it is", "where"), rows)

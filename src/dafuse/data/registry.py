@@ -60,8 +60,8 @@ def with_defaults(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **defaults, **implied, **options}
 
 
-def found(name: str, root: str | Path | None = None) -> tuple[bool, str]:
-    """Whether the data is there, and one line that says where it is or what to do. Quick.
+def availability(name: str, root: str | Path | None = None) -> tuple[bool, str]:
+    """Tell whether the data is there, and say in one line where, or what to do. Reads no images.
 
     ``root`` is the benchmarks' data root, or the path of one's own data.
     """

@@ -34,7 +34,7 @@ class PlannedRun:
     def folder(self) -> Path:
         return self.config.folder()
 
-    def found(self) -> RunResult | None:
+    def results(self) -> RunResult | None:
         """Return its results so far, if they can be read."""
         try:
             return self._read()
@@ -214,7 +214,7 @@ def estimates(planned: Sequence[PlannedRun], out: Path) -> Iterator[float | None
             took.setdefault(_kind(found.config.everything, device), []).append(found.seconds)
     here = _device_here(planned[0].config)
     for each in planned:
-        begun, known = each.found(), took.get(_kind(each.config.asked(), here))
+        begun, known = each.results(), took.get(_kind(each.config.asked(), here))
         if begun is not None:
             done, total = len(begun.matrix), begun.tasks_total
             yield begun.seconds / done * (total - done)
