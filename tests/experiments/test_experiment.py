@@ -20,6 +20,7 @@ from dafuse.fusion.rule import FIXED_RULES
 from dafuse.methods.daf import DAF
 from dafuse.methods.registry import METHODS, with_defaults
 from dafuse.methods.simplecil import SimpleCIL
+from dafuse.report.drawing import Drawing
 from dafuse.report.outputs import FIGURES, TABLES
 from helpers.run_folders import rewrite
 from helpers.small_datasets import save_arrays, small_dataset
@@ -41,6 +42,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_all_rules_of_daf_are_compared() -> None:
     assert {*FIXED_RULES, "dynamic"} == set(RULES) == set(get_args(get_type_hints(DAF)["rule"]))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their figures, which take longer than the runs; other tests here draw them."""
+    monkeypatch.setattr(Drawing, "svg", lambda _: '<svg role="img"></svg>')
 
 
 def test_every_declared_run_is_one_that_can_be_asked_for() -> None:
@@ -91,6 +98,7 @@ def test_the_settings_are_the_experiments_choice(world: list[str]) -> None:
         plan(EXPERIMENTS["streams"], replace(base, stream="online"), [1], Path("runs"), {})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_memory_sets_accuracy_against_bytes(
     world: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +123,7 @@ def test_memory_sets_accuracy_against_bytes(
     assert Path("runs/memory-arrays.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_closed_form_crosses_features_and_heads(
     world: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +173,7 @@ def test_trains_once_replays_reports_and_reuses(
     assert "finished" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_experiments_share_runs_and_records(
     world: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +198,7 @@ def test_a_finished_run_without_a_record_is_reused_but_not_replayed(world: list[
     assert planned[1].config.record
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_run_does_not_take_the_others_down(
     world: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +219,7 @@ def test_a_failed_run_does_not_take_the_others_down(
     assert "missing" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_damaged_run_is_told_of_and_the_others_are_reported(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,6 +247,7 @@ def test_a_damaged_run_is_told_of_and_the_others_are_reported(
     assert "Missing" not in Path("runs/tiny-arrays.html").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_time_to_go_is_known_from_finished_runs_and_from_a_runs_own_tasks(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,6 +370,7 @@ def test_a_run_without_a_record_is_measured_at_another_ones(world: list[str]) ->
     assert measurement.folder == planned[0].folder
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_times_of_another_device_or_precision_are_not_taken(
     world: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
