@@ -17,6 +17,7 @@ from dafuse.commands.run import parse
 from dafuse.engine.config import LATER
 from dafuse.errors import DafuseError
 from dafuse.methods.registry import with_defaults
+from faults.command import Ended
 from helpers import processes
 from helpers.places import ROOT
 from helpers.processes import clean_environment
@@ -40,8 +41,10 @@ TEACHING = " --device cpu"
 TORCH = ("run", "experiment", "backbone", "report")  # forked, or importing torch took longest
 
 
-def dafuse(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def dafuse(*arguments: str, cwd: Path | None = None) -> Ended:
+    if arguments[0] in TORCH:
+        return processes.dafuse(*arguments, folder=cwd)
+    done = subprocess.run(
         [sys.executable, "-m", "dafuse", *arguments],
         cwd=cwd,
         env=clean_environment(),
@@ -49,6 +52,7 @@ def dafuse(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
         text=True,
         check=False,
     )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +97,9 @@ def test_commands_of_the_readme_and_the_guide(command: str, images: Path, workpl
         )
     if command.startswith("dafuse learn"):
         command += TEACHING
-    _, *words = shlex.split(command)
-    if words[0] in TORCH:
-        ended = processes.dafuse(*words, folder=workplace)
-        status, out, err = ended.status, ended.out, ended.err
-    else:
-        done = dafuse(*words, cwd=workplace)
-        status, out, err = done.returncode, done.stdout, done.stderr
-    assert status == 0, err
-    assert out.strip()
+    done = dafuse(*shlex.split(command)[1:], cwd=workplace)
+    assert done.status == 0, done.err
+    assert done.out.strip()
 
 
 def test_python_of_the_readme_and_the_guide(workplace: Path) -> None:
@@ -137,8 +135,8 @@ def test_the_tutorial(tmp_path: Path) -> None:
                 continue
             assert name == "dafuse"
             done = dafuse(*arguments, cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-            printed += done.stderr + done.stdout
+            assert done.status == 0, done.err
+            printed += done.err + done.out
         assert_printed(shown, printed)
 
 
@@ -207,11 +205,11 @@ def test_help_lists_every_command() -> None:
     from dafuse.cli import COMMANDS as TABLE
 
     done = dafuse("--help")
-    assert done.returncode == 0
+    assert done.status == 0
     for name in TABLE:
-        assert f"  {name} " in done.stdout
-        assert dafuse(name, "--help").returncode == 0
-    assert dafuse("--version").stdout.startswith("dafuse ")
+        assert f"  {name} " in done.out
+        assert dafuse(name, "--help").status == 0
+    assert dafuse("--version").out.startswith("dafuse ")
 
 
 @pytest.mark.parametrize(
@@ -236,10 +234,10 @@ def test_help_lists_every_command() -> None:
 )
 def test_bad_input_is_one_clear_line(arguments: list[str], expected: str, tmp_path: Path) -> None:
     done = dafuse(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert expected in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert "Traceback" not in done.err
 
 
 def test_recipes_parse_and_say_what_they_are() -> None:
