@@ -142,7 +142,7 @@ def test_statistics_follow_the_chosen_adapter() -> None:
         assert torch.allclose(method.classes.tensors["mean"][5], mean, atol=1e-5)
 
 
-def test_new_rows_are_unit_prototypes_before_alignment() -> None:
+def test_new_class_weights_are_unit_prototypes_before_alignment() -> None:
     method, *_ = learn(align_epochs=0)
     assert torch.allclose(method.weights_CD.norm(dim=1), torch.ones(6), atol=1e-5)
     means = F.normalize(method.classes.tensors["mean"], dim=1)
