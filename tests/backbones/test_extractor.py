@@ -20,7 +20,7 @@ from dafuse.backbones.graph import graph
 from dafuse.backbones.load import load_backbone
 from dafuse.backbones.registry import BACKBONES, COMPACT, SMALL
 from dafuse.backbones.vit import ViT
-from dafuse.commands import doctor
+from dafuse.commands.doctor import doctor
 from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.images import UnreadableImage
@@ -270,10 +270,10 @@ def test_doctor_says_what_is_wrong_with_an_exported_network(
     monkeypatch.setenv("DAFUSE_WEIGHTS", str(tmp_path))
     path = tmp_path / f"{SMALL}.onnx"
     path.write_bytes(small_file.read_bytes())
-    doctor.main([])
+    doctor()
     assert f"ok  weights {SMALL}: {path}, exported\n" in capsys.readouterr().out
     path.write_bytes(small_file.read_bytes()[:-1])
-    doctor.main([])
+    doctor()
     assert f"--  weights {SMALL}: {path} is damaged or was changed" in capsys.readouterr().out
 
 
