@@ -1,4 +1,4 @@
-"""What JSON from a file must look like, checked before anything is computed from it.
+"""Shapes of JSON from a file, checked before anything is computed from it.
 
 TASK = Keys({"images": Each(COUNT)}, {"loss": [NUMBER]})   # required and optional keys
 require_shape(content, TASK)     # ValueError: "images.train is not a whole number of at least 0"

@@ -36,7 +36,7 @@ class Backbone(Protocol):
 
     @property
     def stages(self) -> list[tuple[int, int]]:
-        """For each stage, the number of blocks with a place for an adapter, and their width."""
+        """The number of blocks with a place for an adapter, and their width, for each stage."""
 
     def parts(self, depths: Depths) -> list[FeaturePart]:
         """Return the parts that make up the features of these depths, in order."""

@@ -59,7 +59,7 @@ class BenchRow:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None without a goal or a measurement."""
+        """Tell whether the goal is met; None without a goal or a measurement."""
         found = None if self.goal is None else self.ratio if self.goal.of == "ratio" else self.value
         return None if self.goal is None or found is None else self.goal.met(found)
 

@@ -88,7 +88,7 @@ def trim(model: Model, /, *, keep: Keep) -> None:
 
 @contextmanager
 def ctrl_c_tells(model: str) -> Iterator[None]:
-    """On Ctrl-C in here, say what is on disk: the step may just have been finished."""
+    """Say on Ctrl-C what is on disk: the step may just have been finished."""
     folder = ModelFolder(model)
     before = folder.current_if_any()
     try:

@@ -86,7 +86,7 @@ def experiment(
 
 @dataclass(frozen=True)
 class ExperimentRequest:
-    """What is asked of an experiment, and where its runs are."""
+    """The options of an experiment, and the place of its runs."""
 
     name: str
     experiment: Experiment
@@ -299,7 +299,7 @@ def _method_options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]
 def _parsed(
     rest: list[str], texts: dict[str, str], experiment: Experiment
 ) -> tuple["RunConfig", dict[str, Any]]:
-    """What all runs share, and the options for methods, checked as `dafuse run` checks them."""
+    """Read the options of all runs and those of methods, checked as `dafuse run` checks them."""
     base, common = parse(rest), dict[str, Any](texts)  # what no method has, a plan refuses
     from dafuse.methods.registry import find_method, with_defaults
 

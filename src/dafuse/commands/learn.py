@@ -98,7 +98,7 @@ def _settings(texts: Sequence[str], tune: bool) -> dict[str, Any]:
 
 
 def _introduced(model: str, version: "Version") -> str:
-    """Which network a new model looks at images with, and what would be better."""
+    """Name the network of a new model, and the next better one."""
     network = version.backbone
     line = (
         f"{model} is a new model: method {version.method}, network {network.tag}, which looks at "

@@ -36,7 +36,7 @@ Method = Annotated[
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How the network of a model is opened."""
+    """Options of how the network of a model is opened."""
 
     weights: Weights = None
     device: Device = "auto"
@@ -52,7 +52,7 @@ AS_USUAL = NetworkOptions()
 
 
 def is_exported(model: str) -> bool:
-    """Whether this names an exported .onnx file, and not a model's folder."""
+    """Tell whether this names an exported .onnx file, and not a model's folder."""
     return model.lower().endswith(".onnx") and not Path(model).is_dir()
 
 

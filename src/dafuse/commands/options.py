@@ -1,4 +1,4 @@
-"""How commands declare options: in a function's signature, which cyclopts reads.
+"""Options of commands, declared in a function's signature, which cyclopts reads.
 
 The docstring says what the command and each option are for. A mistake is one line, with what was
 likely meant. `--adapter-rank` may be spelled `--adapter_rank`; of two values the last one counts.

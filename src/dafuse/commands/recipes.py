@@ -55,7 +55,7 @@ def expected(recipe: Path) -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> Any:
-    """What a file holds: words, numbers, true, false and null, in lists and under words."""
+    """Read a file's words, numbers, true, false and null, in lists and under keys."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -79,7 +79,7 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """How many values a node stands for, and how deep they lie in each other."""
+    """Return how many values a node stands for, and how deep they lie in each other."""
     if id(node) in known:
         found = known[id(node)]
         if found is None:

@@ -1,4 +1,4 @@
-"""What a finished run shows on the terminal: the table, and where the page is."""
+"""The results of finished runs on the terminal: the table, and where the page is."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from dafuse.wording import shown
 
 
 def wide_console() -> Console:
-    """For tables: a file has no width to keep to."""
+    """A console for tables: a file has no width to keep to."""
     console = Console()
     return console if console.is_terminal else Console(width=max(160, console.width))
 

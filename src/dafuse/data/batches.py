@@ -58,7 +58,7 @@ class Loader:
 
     @property
     def streams(self) -> bool:
-        """Whether some of the data does not fit and is read again each time."""
+        """Tell whether some of the data does not fit into memory and is read again each time."""
         return any(source.store is None for source in self._sources.values())
 
     def pixel_bytes(self, images: ImageSet) -> int:

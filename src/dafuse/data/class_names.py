@@ -1,4 +1,4 @@
-"""What classes may be called: in any data, and more strictly where a model is taught them."""
+"""Names that classes may have: in any data, and more strictly where a model is taught them."""
 
 import unicodedata
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a data source gives: images that are not decoded yet, their labels, and the class names."""
+"""Data sets: images that are not decoded yet, their labels, and the class names."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images are varied: random resized crop, then a flip (the field's protocol)."""
+    """The augmentation of training images: random resized crop, then a flip, as in the field."""
 
     scale: tuple[float, float] = (0.05, 1.0)  # area of the crop, as a share of the image
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # aspect of the crop

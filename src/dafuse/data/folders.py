@@ -90,7 +90,7 @@ def _existing(root: str | Path) -> Path:
 
 
 class _Parts(NamedTuple):
-    """Where the class folders lie, and what lies beside them and is skipped."""
+    """The folders of the class folders, and what lies beside them and is skipped."""
 
     train: Path
     test: Path | None

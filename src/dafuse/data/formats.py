@@ -1,4 +1,4 @@
-"""Which kinds of image files can be read here, how large ones, and what the others need.
+"""The kinds of image files that can be read here, how large they may be, and what others need.
 
 Pillow reads most kinds itself. Plug-ins for others are imported when a file needs one.
 """

@@ -97,7 +97,7 @@ def _draw(character: str, font: str, size: int, rng: np.random.Generator) -> np.
 
 
 def _ink(character: str, font: str, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Where the character is, from 0 to 1: turned and shifted, but wholly inside."""
+    """Place the character, from 0 to 1: turned and shifted, but wholly inside."""
     side = size * OVERSAMPLING
     face = _face(font, round(rng.uniform(*CAPITAL_HEIGHTS) * side / _capital_height(font)))
     left, top, right, bottom = (int(edge) for edge in face.getbbox(character))

@@ -1,4 +1,4 @@
-"""What a set of weights expects of its images."""
+"""The preprocessing that a set of weights expects."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -20,7 +20,7 @@ INTERPOLATIONS, CROPS = get_args(Interpolation), get_args(Crop)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What a set of weights expects of its images; it belongs to the weights' tag."""
+    """The preprocessing that a set of weights expects; it belongs to the weights' tag."""
 
     size: int  # side of the square input
     mean: tuple[float, ...]

@@ -32,7 +32,7 @@ class Task:
 
     @property
     def seen(self) -> int:
-        """How many classes are known once this task is learned."""
+        """The number of classes that are known once this task is learned."""
         return self.first + self.size
 
 

@@ -103,7 +103,7 @@ CHECKPOINT = Keys({"task": COUNT, "sha256": WORD, "results": RESULTS})
 
 @dataclass(frozen=True)
 class Declared(JsonRecord):
-    """What the method says of itself; None where the run does not tell."""
+    """The method's own declarations; None where the run does not tell."""
 
     passes_per_prediction: float | None = None
     keeps_images: bool | None = None

@@ -1,4 +1,4 @@
-"""How good DAF's approximations are, measured at the task adapters of a recorded run.
+"""The quality of DAF's approximations, measured at the task adapters of a recorded run.
 
 For each task, on some of its training images, under the head that the adapter was trained with,
 without dropout:

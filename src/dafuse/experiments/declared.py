@@ -34,7 +34,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How much of DAF's approximations to measure.
+    """Options of a measurement of DAF's approximations.
 
     Args:
         tasks: tasks to measure, evenly spread over the stream

@@ -1,4 +1,4 @@
-"""From an experiment to its steps: the folder of each run, what it can replay, its state."""
+"""The steps of an experiment: the folder of each run, what it can replay, its state."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""From scores to probabilities: scaled to a unit, bent by asinh, divided by a temperature.
+"""Scores made probabilities: scaled to a unit, bent by asinh, divided by a temperature.
 
     logit_k = asinh(6 s_k) / asinh(6) * sqrt(ln K) / t,    s = scores / u
 

@@ -48,7 +48,7 @@ class ClassSums:
 
     @property
     def cut(self) -> bool:
-        """Whether class records hold less of their images than was added."""
+        """Tell whether class records hold less of their images than was added."""
         return isinstance(self.scatter, ClasswiseScatter)
 
     @property

@@ -1,4 +1,4 @@
-"""What several methods share in training: init, an adapter under a temporary head, alignment."""
+"""The training that methods share: init, an adapter under a temporary head, alignment."""
 
 from collections.abc import Callable
 

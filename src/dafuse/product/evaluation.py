@@ -1,4 +1,4 @@
-"""How well a model does on images whose classes are known: accuracy, mistakes, calibration.
+"""The test of a model on images whose classes are known: accuracy, mistakes, calibration.
 
 An image of a class that the model knows is right when it is answered with that class: "unknown" is
 wrong. No torch here: exported models are evaluated, too.
@@ -45,7 +45,7 @@ class Answered:
 
     @property
     def right(self) -> bool:
-        """Whether the answer is the image's class, which the model must know."""
+        """Tell whether the answer is the image's class, which the model must know."""
         return self.best == self.name and not self.unknown
 
 

@@ -54,7 +54,7 @@ def accuracy_curves(runs: Iterable[RunResult]) -> Drawing:
 
 
 def over_classes(groups: list[SeedGroup]) -> bool:
-    """Whether classes come with each task; in streams without tasks a point may have none."""
+    """Tell whether each task brings classes; in streams without tasks a point may bring none."""
     return all(run.config.stream == "tasks" for group in groups for run in group.runs)
 
 

@@ -1,4 +1,4 @@
-"""How figures look: one style, a palette for every eye, SVG for a page, names beside points.
+"""The looks of figures: one style, a palette for every eye, SVG for a page, names beside points.
 
 Matplotlib is imported inside functions and used through `Figure` objects, never through pyplot.
 """

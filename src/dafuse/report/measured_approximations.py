@@ -1,4 +1,4 @@
-"""What was measured of DAF's approximations at a recorded run: read back, as tables and figures.
+"""Tables and figures of what was measured of DAF's approximations at a recorded run.
 
 `experiments.approximations` says how it is measured; here is what its numbers are called.
 """
@@ -71,7 +71,7 @@ Row = list[str]
 
 @dataclass(frozen=True)
 class MeasuredTask(JsonRecord):
-    """What was measured at one task."""
+    """The measurement at one task."""
 
     task: int  # 0-based index
     images: int = 0

@@ -1,4 +1,4 @@
-"""What is measured of a run beside its accuracy, and how every measure is named and written."""
+"""The measures of a run beside its accuracy, with their names and how they are written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

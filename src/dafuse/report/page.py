@@ -153,7 +153,7 @@ def _heading(groups: list[SeedGroup]) -> str:
 
 
 def _lead(runs: list[RunResult]) -> str:
-    """What the runs have in common."""
+    """Say what the runs have in common."""
     classes = {len(run.classes) for run in runs}
     shared = [f"{count} classes" for count in classes if len(classes) == 1]
     streams = {stream_name(run) for run in runs}
@@ -216,7 +216,7 @@ def _drawn(anchor: str, make: Callable[[], Drawing], title: str, caption: str) -
 
 
 def _section(anchor: str, title: str, run: RunResult) -> dict[str, Any]:
-    """What the page says about one run: its figures, times, bytes, skipped images and settings."""
+    """Collect the page's section on one run: figures, times, bytes, skipped images and settings."""
     measurement = measured_approximations.readable_measurement(run.folder)
     origin = {**run.provenance.everything, "config_hash": run.hash, "folder": str(run.folder)}
     return {

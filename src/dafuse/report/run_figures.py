@@ -137,7 +137,7 @@ def beta_per_layer(run: RunResult) -> Drawing:
 
 
 def fusion_diagnosis(run: RunResult) -> Drawing:
-    """What the fusion did in each task: clipping, the gradient's weight, the movement."""
+    """Draw what the fusion did in each task: clipping, the gradient's weight, the movement."""
     low = run.diagnosed(lambda measured: measured.clipped_low)
     high = run.diagnosed(lambda measured: measured.clipped_high)
     moved = run.diagnosed(lambda measured: measured.moved)

@@ -79,7 +79,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What DAF measured of its fusion in one task; None where it did not."""
+    """DAF's measurements of its fusion in one task; None where there are none."""
 
     beta: dict[int, dict[str, float]] | None = None  # quantiles for each layer
     clipped_low: float | None = None  # shares of β
@@ -140,24 +140,24 @@ class RunResult(Results):
 
     @property
     def seconds(self) -> float:
-        """Of all phases of all tasks."""
+        """The seconds of all phases of all tasks."""
         return float(sum(sum(task.seconds.values()) for task in self.tasks))
 
     @property
     def replayed(self) -> bool:
-        """Whether its training was taken from another run's record."""
+        """Tell whether its training was taken from another run's record."""
         trained = any(task.images.get("train") for task in self.tasks)
         return self.config.replay is not None and not trained
 
     @property
     def trains(self) -> bool:
-        """Whether anything was trained in it or in the run it replays, as far as that is known."""
+        """Tell whether anything was trained in it or in the run it replays, as far as is known."""
         known = self.primary and self.config.replay is None and all(t.images for t in self.tasks)
         return not known or any("train" in task.images for task in self.tasks)
 
     @property
     def step(self) -> str:
-        """What it is tested after: each task, or each point of a stream without tasks."""
+        """The word for a step of it: a task, or a point of a stream without tasks."""
         return "task" if self.config.stream == "tasks" else "point"
 
     @property
@@ -168,7 +168,7 @@ class RunResult(Results):
 
     @property
     def seen_classes(self) -> list[int]:
-        """How many classes were known after each finished task."""
+        """The number of classes that were known after each finished task."""
         return list(accumulate(self.task_sizes))[: len(self.matrix)]
 
     @property
@@ -303,7 +303,7 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _again(file: Path) -> str:
-    """What to do about a run's file that cannot be reported."""
+    """Say what to do about a run's file that cannot be reported."""
     if file.name == "results.json":
         return f"delete {file.parent}, or start its run again, which writes results.json again"
     return f"delete {file.parent} to run it again"

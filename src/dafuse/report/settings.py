@@ -1,4 +1,4 @@
-"""What runs were asked for: which differ in their seed only, what to call them, how to repeat them.
+"""The settings of runs: which differ in their seed only, their names, the commands to repeat them.
 
 A setting is all of a run's configuration but its seed. A recipe asks for one, too.
 """
@@ -153,7 +153,7 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe asks for, and what it should give."""
+    """A recipe: its options, and the result that it should have."""
 
     name: str
     asked: dict[str, Any]  # as `dafuse run` reads it
@@ -163,7 +163,7 @@ class Recipe:
         return self.asked.get(key, getattr(USUAL, key))
 
     def is_of(self, run: RunResult) -> bool:
-        """Whether the run is of this very setting."""
+        """Tell whether the run is of this very setting."""
         defaults = run.declared.defaults
         if defaults is None or self.asked["method"]["name"] != run.config.method:
             return False

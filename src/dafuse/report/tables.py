@@ -149,7 +149,7 @@ def latex(table: Table) -> str:
 
 
 def terminal(table: Table) -> "TerminalTable":
-    """For rich: all of up to four rows, upright; of more only the columns that fit a terminal."""
+    """Make a table for rich: up to four rows upright; else the columns that fit a terminal."""
     cells = [header(), *plain_rows(table)]
     if len(table.rows) <= 4:
         cells = [list(column) for column in zip(*cells, strict=True)]

@@ -54,7 +54,7 @@ def efficiency(runs: Iterable[RunResult]) -> Drawing:
 
 
 def efficiency_caption(runs: list[RunResult]) -> str:
-    """How to read the figure, and where the speeds were measured: they compare on one machine."""
+    """Say how to read the figure, and on which machines the speeds were measured."""
     edge = "What trains nothing after its first task stands at the right edge (▶). "
     points = efficiency_points(runs)
     drawn = {point.name for point in points}
@@ -196,7 +196,7 @@ def memory_rows(runs: Iterable[RunResult]) -> list[list[str]]:
 
 
 def memory_points(runs: Iterable[RunResult]) -> list[MemoryPoint]:
-    """What can be drawn: settings whose accuracy and bytes are known, on the same data."""
+    """Return the points to draw: settings whose accuracy and bytes are known, on the same data."""
     runs = list(runs)
     if not comparable(runs):
         return []

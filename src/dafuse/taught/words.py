@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Words(NamedTuple):
-    """What a method keeps of the images, and what stays of a dropped class."""
+    """The words for what a method keeps of the images, and for what stays of a dropped class."""
 
     kept: Mapping[str, str]  # prefixes of array names -> their meaning
     remains: str  # beside the class's record, which goes

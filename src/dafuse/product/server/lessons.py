@@ -131,7 +131,7 @@ class Lessons:
 
     @property
     def flip(self) -> bool | None:
-        """Whether the next lesson learns mirrored images, too; None: the method never does."""
+        """Tell whether the next lesson also learns mirrored images; None: the method never does."""
         version = self.classifier.version
         method = find_taught(version.method, version.settings)
         return version.flip if method.trains else None
