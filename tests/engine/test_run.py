@@ -24,7 +24,7 @@ from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
 from faults.command import Hangs, start
-from helpers.processes import clean_environment, dafuse
+from helpers.processes import clean_environment, dafuse, undrawn
 from helpers.small_datasets import small_dataset
 
 TASKS = 3
@@ -70,7 +70,7 @@ def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 
 def finish(images: Path, out: Path) -> None:
-    done = dafuse(*command(images, out))
+    done = dafuse(*command(images, out), before=undrawn)
     assert done.status == 0, done.err
 
 
@@ -260,7 +260,7 @@ def test_divergence_stops_with_task_epoch_and_step(images: Path, tmp_path: Path)
 
 
 def test_bf16_runs(images: Path, tmp_path: Path) -> None:
-    done = dafuse(*command(images, tmp_path / "run", "--precision", "bf16"))
+    done = dafuse(*command(images, tmp_path / "run", "--precision", "bf16"), before=undrawn)
     assert done.status == 0, done.err
 
 

@@ -42,6 +42,13 @@ def dafuse(
     return command.run(*arguments, folder=folder, before=before, environment=environment)
 
 
+def undrawn() -> None:
+    """Leave the figures out of pages: they take longer than a small run."""
+    from dafuse.report.drawing import Drawing
+
+    Drawing.svg = lambda _: '<svg role="img"></svg>'  # type: ignore[method-assign]
+
+
 def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
     # tests that were started in the background inherit an ignored SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
