@@ -1,4 +1,4 @@
-"""`dafuse forget`, `rename`, `undo` and `trim`: change a model without images."""
+"""`dafuse forget`, `rename`, `undo` and `trim`; and what Ctrl-C says where a model is changed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

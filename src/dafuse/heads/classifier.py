@@ -197,9 +197,9 @@ class ClosedForm:
     ) -> None:
         """Set familiarity and threshold from the images that were left out in turn.
 
-        The classifier of class records differs from that of the uncut sums, in which images are
-        left out. So the change by leaving an image out is measured there and added to its scores
-        here.
+        Images are left out of the classifier of the uncut sums, which differs slightly from this
+        one, of class records. So how far that changes an image's scores is measured there and
+        added here.
         """
         sums, regression = self._rounded, found.choice.kind == "ridge"
         of_means_CC = found.head.scores(sums.means_CM) / unit

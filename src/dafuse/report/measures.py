@@ -1,4 +1,4 @@
-"""The measures of a run beside its accuracy, with their names and how they are written."""
+"""The measures of a run (accuracies, times, bytes), with their names and how they are written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PIECE = 2**18  # bytes of a file that are sent at once
 BEARER = HTTPBearer(scheme_name="token", auto_error=False)
-router = APIRouter()  # beyond this machine, all of it needs the token
+router = APIRouter()  # all of it needs the token if the server listens beyond this machine
 for_all = APIRouter()  # none of it ever needs the token
 
 
