@@ -2,7 +2,6 @@
 
 import json
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from dafuse.engine.run import run
 from dafuse.errors import DafuseError
 from dafuse.sealed import read_sealed
 from faults.command import Hangs, start
-from helpers.processes import clean_environment, dafuse, undrawn
+from helpers.processes import clean_environment, dafuse, limit_files, undrawn
 from helpers.small_datasets import small_dataset
 
 TASKS = 3
@@ -165,12 +164,6 @@ def test_ctrl_c_says_how_to_go_on_and_loses_nothing(
     assert "Traceback" not in stopped.err
     finish(images, out)
     assert outcome(out) == outcome(whole[0])
-
-
-def limit_files(size: int) -> None:
-    """A write past this size fails, as on a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(

@@ -32,7 +32,7 @@ SAYS_SO = (
     "missing",
     "is not",
     "does not",
-    "left out",
+    "skipped",
     "unreadable",
     "is a link",
 )

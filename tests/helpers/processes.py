@@ -49,6 +49,14 @@ def undrawn() -> None:
     Drawing.svg = lambda _: '<svg role="img"></svg>'  # type: ignore[method-assign]
 
 
+def limit_files(size: int) -> None:
+    """Let writes past this size fail, as on a full disk."""
+    import resource  # not on Windows
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
 def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
     # tests that were started in the background inherit an ignored SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
