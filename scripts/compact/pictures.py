@@ -36,7 +36,7 @@ class Pictures(NamedTuple):
 
 
 def load_pictures(sources: list[Path], side: int, device: torch.device) -> Pictures:
-    """Decode all sources, in order. Of a side longer than the square, the middle is kept."""
+    """Decode all sources, in order; a side longer than the square is cut to its middle."""
     with ThreadPoolExecutor() as pool:
         encoded = [one for source in sources for one in _encoded(source)]
         if not encoded:

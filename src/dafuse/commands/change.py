@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dafuse.commands.open_model import AS_USUAL, Network, open_folder
+from dafuse.commands.open_model import AS_USUAL, NetworkOptions, open_folder
 from dafuse.commands.options import Model
 from dafuse.engine.display import TerminalProgress
 from dafuse.product import steps
@@ -29,7 +29,7 @@ def forget(
     /,
     *classes: Annotated[str, Parameter(required=True)],
     for_good: bool = False,
-    network: Network = AS_USUAL,
+    network: NetworkOptions = AS_USUAL,
 ) -> None:
     """Remove classes with their records; the others are solved again without them.
 

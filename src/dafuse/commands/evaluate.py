@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dafuse.commands.open_model import AS_USUAL, Network, open_model
+from dafuse.commands.open_model import AS_USUAL, NetworkOptions, open_model
 from dafuse.commands.options import Asked, Source
 from dafuse.files import require_writable
 from dafuse.progress import LineProgress, Progress
@@ -12,7 +12,7 @@ from dafuse.wording import shown_lines
 
 
 def evaluate(
-    model: Asked, source: Source, /, *, page: str | None = None, network: Network = AS_USUAL
+    model: Asked, source: Source, /, *, page: str | None = None, network: NetworkOptions = AS_USUAL
 ) -> None:
     """Test a model on images that it was not taught with. Where the source is split, its test part.
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dafuse.backbones.registry import next_better
-from dafuse.commands.open_model import AS_USUAL, Backbone, Method, Network, open_or_create
+from dafuse.commands.open_model import (
+    AS_USUAL,
+    BackboneName,
+    MethodName,
+    NetworkOptions,
+    open_or_create,
+)
 from dafuse.commands.options import Source
 from dafuse.errors import DafuseError
 from dafuse.wording import shown_lines
@@ -21,8 +27,8 @@ def learn(
     source: Source,
     /,
     *,
-    backbone: Backbone = None,
-    method: Method = None,
+    backbone: BackboneName = None,
+    method: MethodName = None,
     tune: bool = False,
     settings: Annotated[Sequence[str], Parameter(name="--set")] = (),
     recognise: bool = True,
@@ -32,7 +38,7 @@ def learn(
     epochs: int | None = None,
     lr: float | None = None,
     flip: bool | None = None,
-    network: Network = AS_USUAL,
+    network: NetworkOptions = AS_USUAL,
 ) -> None:
     """Learn the classes of a folder: new ones, and more about those that the model knows.
 

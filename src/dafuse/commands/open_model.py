@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
     from dafuse.product.predictor import ExportedModel
 
-Backbone = Annotated[
+BackboneName = Annotated[
     str | None,
     Parameter(
         help="of a new model: embedded (the default: inside the package), small, base or large "
@@ -24,7 +24,7 @@ Backbone = Annotated[
     ),
 ]
 
-Method = Annotated[
+MethodName = Annotated[
     str | None,
     Parameter(
         help=f"of a new model ({DEFAULT} if left out): "
@@ -34,6 +34,7 @@ Method = Annotated[
 ]
 
 
+@Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkOptions:
     """Options of how the network of a model is opened."""
@@ -47,7 +48,6 @@ class NetworkOptions:
             raise DafuseError(f"--threads must be at least 1, not {self.threads}")
 
 
-Network = Annotated[NetworkOptions, Parameter(name="*")]
 AS_USUAL = NetworkOptions()
 
 
@@ -57,7 +57,7 @@ def is_exported(model: str) -> bool:
 
 
 def open_model(model: str, network: NetworkOptions) -> "Classifier | ExportedModel":
-    """A model's folder, or an exported file."""
+    """Open a model's folder, or an exported file."""
     if model.lower().endswith(".pt2"):
         raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
     if not is_exported(model):
@@ -70,7 +70,7 @@ def open_model(model: str, network: NetworkOptions) -> "Classifier | ExportedMod
 
 
 def open_folder(model: str, network: NetworkOptions) -> "Classifier":
-    """The model in a folder."""
+    """Open the model in a folder."""
     from dafuse.product.classifier import Classifier
 
     return Classifier.open(model, **asdict(network))
@@ -83,7 +83,7 @@ def open_or_create(
     weights_sha256: str | None = None,
     **new: Any,
 ) -> "Classifier":
-    """The model in the folder, or a new one where there is none.
+    """Open the model in the folder, or make a new one where there is none.
 
     ``new`` may be backbone, method and seed of a new model; None stands for the default.
     """

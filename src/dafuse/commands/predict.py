@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from dafuse.commands.open_model import AS_USUAL, Network, open_model
+from dafuse.commands.open_model import AS_USUAL, NetworkOptions, open_model
 from dafuse.commands.options import Asked
 from dafuse.data.dataset import Skipped, in_few_lines
 from dafuse.data.folders import images_below
@@ -34,7 +34,7 @@ def predict(
     unknown: bool = True,
     json: bool = False,
     csv: bool = False,
-    network: Network = AS_USUAL,
+    network: NetworkOptions = AS_USUAL,
 ) -> None:
     """Print class names and probabilities of images.
 

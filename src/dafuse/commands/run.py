@@ -1,4 +1,4 @@
-"""`dafuse run [RECIPE] [--key value ...]`: signature = command line = recipe schema.
+"""`dafuse run [RECIPE] [--key value ...]`, whose options are also the keys of a recipe.
 
 The options are those of the method and of the data set that are asked for, from their signatures,
 so `--method.alpha` and `--data.root` are typed, documented and checked; an unknown key is an error.
@@ -96,7 +96,7 @@ def _options_of(method: str, data: str) -> Callable[..., RunConfig]:
 def _fields(kind: str, of: Callable[..., Any], without: Sequence[str] = (), **implied: Any) -> type:
     """Return a dataclass of what a function or a class takes, documented as it is.
 
-    That of a kind has a name, which is `--KIND`, and its other options are `--KIND.OPTION`.
+    With a kind (method or data), `--KIND` takes its name, and its options are `--KIND.OPTION`.
     """
     hints, found = get_type_hints(of), list[tuple[Any, ...]]()
     if kind:

@@ -15,9 +15,9 @@ from cyclopts import Parameter
 
 from dafuse.commands.open_model import (
     AS_USUAL,
-    Backbone,
-    Method,
-    Network,
+    BackboneName,
+    MethodName,
+    NetworkOptions,
     is_exported,
     open_model,
     open_or_create,
@@ -51,10 +51,10 @@ def serve(
     open: bool = False,
     allow_learn: bool = False,
     token: str | None = None,
-    backbone: Backbone = None,
-    method: Method = None,
+    backbone: BackboneName = None,
+    method: MethodName = None,
     limits: Bounds = USUAL,
-    network: Network = AS_USUAL,
+    network: NetworkOptions = AS_USUAL,
 ) -> None:
     """Serve a model: a page to try it in the browser, and an API (see /docs).
 
@@ -123,7 +123,7 @@ def _share_one_heap() -> None:
 
 
 def _require_servable(folder: ModelFolder, allow_learn: bool) -> None:
-    """Before anything heavy is imported."""
+    """Refuse what cannot be served, before anything heavy is imported."""
     if not allow_learn:
         folder.require()
     elif not folder.exists():

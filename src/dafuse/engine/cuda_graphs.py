@@ -2,7 +2,7 @@
 
 A small batch takes longer to launch than to compute. So the work on it (for a training step:
 forward, backward, optimiser and what the method does after it) is captured once as a CUDA graph and
-then replayed on the next images.
+then launched on the next images.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class GraphedWork:
         for place, tensor in zip(captured.batch, batch, strict=True):
             place.copy_(tensor)
         captured.graph.replay()
-        return captured.result.clone()  # the next replay overwrites the graph's memory
+        return captured.result.clone()  # the next launch overwrites the graph's memory
 
     def _aside(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Run on the stream of the capture, where autograd accumulates gradients."""
@@ -50,7 +50,7 @@ class GraphedWork:
         return result
 
     def _try_to_capture(self, batch: tuple[Tensor, ...]) -> None:
-        """Capture the work, which computes nothing yet: a replay does."""
+        """Capture the work, which computes nothing yet: a launch does."""
         batch = tuple(tensor.clone() for tensor in batch)
         graph = torch.cuda.CUDAGraph()
         generator = torch.cuda.default_generators[batch[0].device.index]

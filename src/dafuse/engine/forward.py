@@ -125,7 +125,7 @@ class Forward:
     def weights_changed(self, module: nn.Module) -> None:
         """Have what was computed from the module's weights computed again.
 
-        Passes look at the versions of tensors, which replayed training steps leave alone.
+        Passes look at the versions of tensors, which steps launched as CUDA graphs leave alone.
         """
         increment_version(list(module.parameters()))
 

@@ -1,6 +1,6 @@
 """A run's results: one record, which the engine writes after each task and whoever reads it parses.
 
-    results = Results.parsed(read_sealed(file, remedy))    # ValueError: what of them cannot be
+    results = Results.parsed(read_sealed(file, remedy))    # ValueError: which entry cannot be
     write_sealed(file, results.as_json())
 
 A number that is impossible was not measured: more right than shown, a task that does not exist. The

@@ -36,7 +36,7 @@ from dafuse.heads.cosine import class_sums, cosine_logits
 from dafuse.heads.lifting import Lift
 from dafuse.heads.sums import pooled
 from dafuse.methods.lift import LIFT
-from dafuse.methods.lift_parts import Head, kinds_of, lift_of
+from dafuse.methods.lift_parts import HeadName, kinds_of, lift_of
 from dafuse.progress import Progress
 from dafuse.report.measured_few_images import FILE, OWN, MeasuredCell, MeasuredCells, read_cells
 from dafuse.sealed import write_sealed
@@ -44,7 +44,7 @@ from dafuse.seeds import numpy_generator
 
 CLASSES = (5, 10, 50, 100, 200)
 IMAGES = (1, 2, 5, 10, 50, 500)  # of each class
-HEADS: dict[str, Head] = {OWN: LIFT.head, f"{OWN}, head auto": "auto"}
+HEADS: dict[str, HeadName] = {OWN: LIFT.head, f"{OWN}, head auto": "auto"}
 Cell = tuple[int, int, int]  # classes, images of each, seed
 
 
@@ -89,7 +89,7 @@ def _nearest_mean(train: Features, test: Features, last: slice) -> float:
     return _right(cosine_logits(test.feats_NF[:, last], weights_CD.to(test.feats_NF.dtype)), test)
 
 
-def _lifted(train: Features, test: Features, lift: Lift, head: Head) -> float:
+def _lifted(train: Features, test: Features, lift: Lift, head: HeadName) -> float:
     """Learn one task and predict as `methods.lift` does at its defaults, without training."""
     device = train.feats_NF.device
     sums = pooled(lift.width, train.feats_NF[:0, 0])

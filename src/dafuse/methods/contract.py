@@ -56,7 +56,7 @@ class Engine(Protocol):
 
         The attachment is in training mode meanwhile. A second training within one task gives the
         number of epochs before it, so that its crops differ. On a GPU a step is captured once and
-        replayed: the Python code of the loss and of `after_step` runs only a few times.
+        launched again: the Python code of the loss and of `after_step` runs only a few times.
         """
 
     def encode(

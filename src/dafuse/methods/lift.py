@@ -31,7 +31,7 @@ from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise, pooled
 from dafuse.methods.contract import Method, prefixed, unprefixed
-from dafuse.methods.lift_parts import MOST_COLUMNS, Head, kinds_of, lift_of
+from dafuse.methods.lift_parts import MOST_COLUMNS, HeadName, kinds_of, lift_of
 from dafuse.methods.options import NonNegativeFloat, Options, PositiveInt, Range
 from dafuse.methods.schedule import Schedule
 from dafuse.methods.training import fit_with_proxy, init_adapter
@@ -70,7 +70,7 @@ class LIFT(Method):
 
     features: Depths = "moments"
     width: Annotated[int, Range(0, MOST_COLUMNS)] = 0
-    head: Head = "ridge"
+    head: HeadName = "ridge"
     penalty: Annotated[float | None, Range(1e-12, 1e12)] = None
     tune: Literal["none", "first", "each"] = "none"
     tune_tasks: PositiveInt = 5

@@ -14,7 +14,7 @@ from dafuse.seeds import derive
 if TYPE_CHECKING:
     from dafuse.backbones.network import Network
 
-Head = Literal["ridge", "lda", "auto"]
+HeadName = Literal["ridge", "lda", "auto"]
 MOST_COLUMNS = 100_000  # max random columns; their scatter takes 40 GB
 
 
@@ -29,6 +29,6 @@ def lift_of(
     return Lift(weights_F, width, derive(seed, "lift"), like, tokens_F)
 
 
-def kinds_of(head: Head) -> tuple[Kind, ...]:
+def kinds_of(head: HeadName) -> tuple[Kind, ...]:
     """Return the kinds of heads to try."""
     return KINDS if head == "auto" else (head,)

@@ -116,8 +116,8 @@ class RunResult(Results):
     def views(self) -> list["RunResult"]:
         """The run, and behind it one like it for each other way to predict.
 
-        Of those the accuracies are known, and whether images are kept; times, bytes and passes are
-        the whole run's.
+        Only the accuracies of these are known, and whether images are kept; times, bytes and
+        passes are the whole run's.
         """
         bare = replace(
             self,

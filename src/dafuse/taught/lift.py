@@ -22,8 +22,7 @@ from dafuse.heads.confidence import BEND, Temperature, Threshold, sharpness
 from dafuse.heads.head import Head
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise
-from dafuse.methods.lift_parts import Head as HeadName
-from dafuse.methods.lift_parts import kinds_of, lift_of
+from dafuse.methods.lift_parts import HeadName, kinds_of, lift_of
 from dafuse.taught import words
 from dafuse.taught.contract import (
     CLASS,
