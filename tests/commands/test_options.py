@@ -162,6 +162,10 @@ def test_the_options_of_a_method_are_shown(
         ("", "--points null"),
         ("", "--method.rule dynamic"),
         ("--increment 10", "--increment=10"),
+        ("--increment 6", "--increment 5 --increment 6"),
+        ("--increment 6", "--increment [5] --increment 6"),
+        ("--order natural", "--order seed --order natural"),
+        ("--compiled=null", "--compiled none"),
         ("--seed 16", "--seed 0x10"),
     ],
 )
@@ -176,6 +180,10 @@ def test_lists_are_read(increment: str) -> None:
     assert parse(["--order", "[1,0]"]).order == [1, 0]
 
 
+def test_a_list_of_one_size_is_a_list() -> None:
+    assert parse(["--increment", "[5]"]).increment == [5]
+
+
 @pytest.mark.parametrize("text", ["yes", "1", "[a]", "{}", "-x", "a: b", "null x"])
 def test_text_stays_text(text: str) -> None:
     assert parse([f"--out={text}"]).out == text
@@ -186,6 +194,12 @@ def test_text_stays_text(text: str) -> None:
     [
         ("--memory_gb nan", "--memory-gb must be a number, not nan"),
         ("--method.lr inf", "--method.lr must be a number, not inf"),
+        ("--method.alpha 1e999", "--method.alpha must be a number, not 1e999"),
+        ("--method.alpha=\N{NO-BREAK SPACE}nan", "--method.alpha must be a number, not"),
+        ("--data=", "data needs a name; dafuse list data shows those there are"),
+        ("--method=", "method needs a name; dafuse list methods shows those there are"),
+        ("--order 3", "--order must be one of seed, natural or a list like [1, 2], not 3"),
+        ("--increment [1,null]", "--increment must be a whole number or a list like [1, 2], not ["),
         ("--increment [1.5]", "--increment must be a whole number or a list like [1, 2]"),
         ("--increment 1.5", "--increment must be a whole number or a list like [1, 2], not 1.5"),
         ("--order best", "--order must be one of seed, natural or a list like [1, 2], not best"),

@@ -63,6 +63,7 @@ HAND_MADE: dict[str, tuple[str | bytes, str]] = {  # what it is, and what is sai
     "words for numbers": ("increment: [a, b]", "increment"),
     "a number for a method": ("method: 5", "method must be a name"),
     "a number for a method's name": ("method: {name: 5}", "method must be a name"),
+    "no letter for a method": ("method: ''", "method needs a name"),
     "null for the data": ("data: null", "data must be a name"),
     "a list for the data's name": ("data: {name: [a]}", "data must be a name"),
     "a method that there is not": ("method: dof", "no method is called 'dof'"),
@@ -110,6 +111,13 @@ def test_a_recipe_may_have_aliases_and_a_mark_of_its_encoding(tmp_path: Path) ->
     assert asked == {"increment": [1, 2], "order": [1, 2], "method": {"name": "lift"}}
 
 
+@pytest.mark.parametrize("sizes", [[], [5], [5, 6]])
+def test_a_list_in_a_recipe_stays_one(sizes: list[int], tmp_path: Path) -> None:
+    for text in (f"increment: {sizes}", f"increment: '{sizes}'"):
+        (tmp_path / "a.yaml").write_text(text)
+        assert parse([str(tmp_path / "a.yaml")]).increment == sizes
+
+
 def test_recipes_of_the_package_are_read_as_before() -> None:
     for path in sorted(RECIPES.glob("*.yaml")):
         plain = yaml.safe_load(path.read_text())
@@ -118,7 +126,7 @@ def test_recipes_of_the_package_are_read_as_before() -> None:
 
 
 def test_what_is_no_file_is_no_recipe(tmp_path: Path) -> None:
-    for name in (str(tmp_path), "/dev/zero", "a\0b", "x" * 200):
+    for name in (str(tmp_path), "", ".", "..", "/", "/dev/zero", "a\0b", "x" * 200):
         with pytest.raises(DafuseError, match="no recipe"):
             parse([name])
 
@@ -127,6 +135,16 @@ def test_what_is_no_file_is_no_recipe(tmp_path: Path) -> None:
     ("recipe", "said"),
     [
         ("memory_gb: x", "memory_gb must be a number, not x"),
+        (
+            "increment: [[1, 2], [3]]",
+            "increment must be a whole number or a list like [1, 2], not [[1, 2], [3]]",
+        ),
+        (
+            "increment: [1, null]",
+            "increment must be a whole number or a list like [1, 2], not [1, null]",
+        ),
+        ("order: 3", "order must be one of seed, natural or a list like [1, 2], not 3"),
+        ("compiled: 1", "compiled must be true or false, not 1"),
         ("seed: x", "seed must be a whole number, not x"),
         ("method: {name: daf, alpha: much}", "method.alpha must be a number, not much"),
         (

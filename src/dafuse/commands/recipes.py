@@ -24,11 +24,13 @@ WRONG = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, Ari
 def read_recipe(name: str) -> dict[str, Any]:
     """Return a recipe by path or by name, with `method: daf` as `method: {name: daf}`."""
     path = Path(name)
-    if not path.is_file() and path.parent.name in ("", "recipes"):
+    if path.name and not path.is_file() and path.parent.name in ("", "recipes"):
         path = RECIPES / path.with_suffix(".yaml").name
     if not path.is_file():
         hint = did_you_mean(path.stem, [recipe.stem for recipe in RECIPES.glob("*.yaml")])
-        raise DafuseError(f"no recipe {name}; dafuse list recipes shows those there are{hint}")
+        raise DafuseError(
+            f"no recipe {name or repr(name)}; dafuse list recipes shows those there are{hint}"
+        )
     recipe = _read_yaml(path)
     if not isinstance(recipe, dict):
         raise DafuseError(f"{path} must hold keys and values")

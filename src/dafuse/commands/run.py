@@ -6,6 +6,8 @@ What the command line says wins over what the recipe says.
 """
 
 import inspect
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import make_dataclass
 from itertools import pairwise
@@ -13,7 +15,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_type_hints
 
-from cyclopts import CoercionError, Parameter
+from cyclopts import CoercionError, Parameter, Token
 from cyclopts.config import Dict
 
 from dafuse.commands.options import Config, call
@@ -26,7 +28,9 @@ from dafuse.report.runs import load_run
 
 LISTED = {"method": "methods", "data": "data"}
 USUAL = {"method": "daf", "data": "glyphs"}
-TRUTHS = ("true", "false", "yes", "no", "null")
+NOTHING = ("null", "none")
+TRUTHS = ("true", "false", "yes", "no", *NOTHING)
+LISTS = ("increment", "order")  # options that may be a list
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,9 +57,15 @@ def parse(arguments: Sequence[str]) -> RunConfig:
         own = recipe.pop(key, {})
         named = own.pop("name", None)
         told = _last_value(typed, f"--{key}")
-        chosen[key] = told or named or USUAL[key]
+        chosen[key] = next(one for one in (told, named, USUAL[key]) if one is not None)
+        if not chosen[key].strip():
+            raise DafuseError(
+                f"{key} needs a name; dafuse list {LISTED[key]} shows those there are"
+            )
         if told in (None, named):  # else its options are another one's
             recipe[key] = own
+    lists = {key: recipe[key] for key in LISTS if isinstance(recipe.get(key), list)}
+    recipe |= {key: json.dumps(value) for key, value in lists.items()}  # as it would be typed
     typed = [*(f"--{key}={value}" for key, value in chosen.items()), *typed]
     sources: list[Config] = [Dict(recipe, source=name), _checked]
     return call(_options_of(**chosen), f"dafuse run --method {chosen['method']}", typed, sources)
@@ -107,6 +117,8 @@ def _fields(kind: str, of: Callable[..., Any], without: Sequence[str] = (), **im
         if one.name not in without:
             spelled = "--" + f"{kind}.{one.name}".strip(".").replace("_", "-")
             hint: Any = Annotated[hints[one.name], Parameter(name=spelled)]
+            if one.name in LISTS and not kind:
+                hint = Annotated[hint, AS_JSON]
             default = implied.get(one.name, one.default)
             found.append((one.name, hint, *([] if default is one.empty else [default])))
     about = {"__doc__": of.__doc__, "__module__": __name__}
@@ -114,14 +126,43 @@ def _fields(kind: str, of: Callable[..., Any], without: Sequence[str] = (), **im
 
 
 def _checked(_app: Any, _commands: Any, arguments: Any) -> None:
-    """Read null as nothing where that is a value, and refuse numbers that are not finite."""
+    """Read null as nothing where that is a value, and refuse what is no number, or no truth."""
     for argument in arguments:
         kinds = get_args(argument.hint) or (argument.hint,)
         for place, token in enumerate(argument.tokens):
-            if NoneType in kinds and token.value.lower() in ("null", "none"):
+            value = token.value.lower()
+            if NoneType in kinds and value in NOTHING:
                 argument.tokens[place] = token.evolve(value="", implicit_value=None)
-            elif float in kinds and token.value.lower().strip("+-") in ("nan", "inf", "infinity"):
+            elif bool in kinds and value and value not in TRUTHS:
+                raise CoercionError(token=token, argument=argument, target_type=bool)
+            elif float in kinds and not _is_finite(value):
                 raise CoercionError(token=token, argument=argument, target_type=float)
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:  # nothing, or a word
+        return True
+
+
+def _number_list_or_word(hint: Any, tokens: Sequence[Token]) -> Any:
+    """Read what was given last: a number, a list of numbers in brackets, or one of some words."""
+    text = tokens[-1].value
+    try:
+        value = json.loads(text)
+    except ValueError:  # a word
+        value = text
+    kinds = get_args(hint)
+    words = [word for kind in kinds for word in get_args(kind)]
+    listed = isinstance(value, list)
+    numbers = value if listed else [value]
+    if text in words or ((listed or int in kinds) and all(type(one) is int for one in numbers)):
+        return value
+    raise CoercionError(token=tokens[-1], target_type=hint)
+
+
+AS_JSON = Parameter(converter=_number_list_or_word, n_tokens=1, json_list=False, metavar="VALUE")
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
