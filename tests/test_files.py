@@ -269,13 +269,19 @@ def test_a_read_only_disk_is_called_so(ours: Path, monkeypatch: pytest.MonkeyPat
 def test_a_disk_without_locks_is_not_taken_for_a_busy_one(
     ours: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: object, **options: object) -> bool:
+    seen: list[int] = []
+
+    def refuse(descriptor: int, **options: object) -> bool:
+        seen.append(descriptor)
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("filelock.lock_descriptor", refuse)
     said = "ours cannot be changed: No locks available"
-    with pytest.raises(DafuseError, match=said), locked(ours / ".lock", pytest.fail):
+    with pytest.raises(DafuseError, match=said) as raised, locked(ours / ".lock", pytest.fail):
         pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(seen[0])  # it is closed already, while the error holds on to its frames
+    del raised
     write_atomically(ours / "file", "new", ours)
     assert (ours / "file").read_text() == "new"
 

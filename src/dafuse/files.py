@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -203,17 +203,17 @@ def locked(path: Name, busy: Callable[[], None]) -> Iterator[None]:
     a link is refused, and a file that is not ours keeps its contents.
     """
     folder = Path(path).parent
-    try:
-        file = open_inside(path, folder, "ab")
-        is_free = _lock(file)
-    except OSError as error:
-        why: object = error.strerror or error
-        if error.errno == errno.EROFS:
-            why = "the disk is read-only"
-        elif what := instead_of_file(path):
-            why = f"{path}, a file that dafuse locks, is {what}: delete it"
-        raise DafuseError(f"{folder} cannot be changed: {why}") from error
-    with file:
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(open_inside(path, folder, "ab"))
+            is_free = _lock(file)
+        except OSError as error:
+            why: object = error.strerror or error
+            if error.errno == errno.EROFS:
+                why = "the disk is read-only"
+            elif what := instead_of_file(path):
+                why = f"{path}, a file that dafuse locks, is {what}: delete it"
+            raise DafuseError(f"{folder} cannot be changed: {why}") from error
         if not is_free:
             busy()
             _lock(file, wait=True)

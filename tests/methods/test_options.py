@@ -19,8 +19,8 @@ def test_defaults_are_allowed(name: str) -> None:
     ("name", "options", "said"),
     [
         ("daf", {"epochs": 0}, "method.epochs must be at least 1, not 0"),
-        ("daf", {"epochs": "many"}, "method.epochs must be a number, not 'many'"),
-        ("daf", {"epochs": True}, "method.epochs must be a number, not True"),
+        ("daf", {"epochs": "many"}, "method.epochs must be a whole number, not 'many'"),
+        ("daf", {"epochs": True}, "method.epochs must be a whole number, not True"),
         ("daf", {"gamma": 2}, "method.gamma must be at least 0 and at most 1, not 2"),
         ("daf", {"lr": float("nan")}, "method.lr must be at least 0, not nan"),
         ("daf", {"rule": "best"}, "method.rule must be one of dynamic, static, last, mean, not"),
@@ -37,6 +37,11 @@ def test_a_wrong_value_is_refused_before_a_method_is_made(
 ) -> None:
     with pytest.raises(DafuseError, match=said):
         checked_options(name, options)
+
+
+def test_large_ends_of_a_range_are_told_in_full() -> None:
+    assert repr(Range(0, 2**32 - 1)) == "at least 0 and at most 4294967295"
+    assert repr(Range(1e-12, 1e12)) == "at least 1e-12 and at most 1e+12"
 
 
 def test_null_has_no_range() -> None:

@@ -1,6 +1,7 @@
 """What a lesson does and says, by the default method."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,10 +111,24 @@ class TestLessons:
             create(tmp_path / "model").learn(*pictures({0: 2}), epochs=3)
         with pytest.raises(DafuseError, match="no option adapter_rank; it has features, head"):
             create(tmp_path / "model", adapter_rank=3)
-        with pytest.raises(DafuseError, match="rank must be a whole number"):
+        with pytest.raises(DafuseError, match="rank must be at least 1 and at most 1000, not 0"):
             create(tmp_path / "model", rank=0)
+        for name, said in (("rank", "a whole number"), ("penalty", "a number or null")):
+            with pytest.raises(DafuseError, match=f"{name} must be {said}, not True"):
+                create(tmp_path / "model", **{name: True})
         with pytest.raises(DafuseError, match="no method that can be taught is called 'lft'"):
             create(tmp_path / "model", method="lft")
+
+    @pytest.mark.parametrize("seed", [-1, 2**32, 2**63, 1.5, True, "one"])
+    def test_a_seed_that_no_model_can_have_is_refused(self, tmp_path: Path, seed: Any) -> None:
+        with pytest.raises(DafuseError, match=r"seed must be .*, not "):
+            create(tmp_path / "model", seed=seed)
+        assert not (tmp_path / "model").exists()
+
+    @pytest.mark.parametrize("seed", [0, 2**32 - 1])
+    def test_a_model_of_any_seed_can_be_opened(self, tmp_path: Path, seed: int) -> None:
+        create(tmp_path / "model", seed=seed).learn(*pictures({0: 3, 1: 3}))
+        assert Classifier.open(tmp_path / "model").version.seed == seed
 
     def test_progress_is_shown(self, tmp_path: Path) -> None:
         labels: list[str] = []

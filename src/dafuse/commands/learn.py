@@ -98,6 +98,8 @@ def _settings(texts: Sequence[str], tune: bool) -> dict[str, Any]:
             raise DafuseError(f"--set takes NAME=VALUE, such as rank=8, not {text!r}")
         try:
             found[name] = json.loads(value)
+        except RecursionError:
+            raise DafuseError(f"--set {name}: its value is nested too deeply") from None
         except ValueError:  # a word
             found[name] = value
     return found | ({"tune": "first"} if tune else {})

@@ -16,8 +16,8 @@ class Range:
     high: float = math.inf
 
     def __repr__(self) -> str:
-        return f"at least {self.low:g}" + (
-            "" if math.isinf(self.high) else f" and at most {self.high:g}"
+        return f"at least {self.low:.10g}" + (
+            "" if math.isinf(self.high) else f" and at most {self.high:.10g}"
         )
 
     def require(self, name: str, value: float) -> None:
@@ -30,8 +30,15 @@ PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 NonNegativeFloat = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
 
-WORDS = {bool: "true or false", str: "a word", type(None): "null"}
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    type(None): "null",
+}
 
 
 def require_valid(owner: type, options: Options, prefix: str = "") -> None:
@@ -48,12 +55,11 @@ def require_valid(owner: type, options: Options, prefix: str = "") -> None:
                 choices = ", ".join(map(str, get_args(hint)))
                 raise DafuseError(f"{name} must be one of {choices}, not {value!r}")
             continue
-        allowed = get_args(hint) or (hint,)
-        if float in allowed:
-            allowed = (*allowed, int)
+        kinds = get_args(hint) or (hint,)
+        allowed = (*kinds, int) if float in kinds else kinds
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            named = dict.fromkeys(WORDS.get(kind, "a number") for kind in allowed)
-            raise DafuseError(f"{name} must be {' or '.join(named)}, not {value!r}")
+            named = " or ".join(WORDS[kind] for kind in kinds)
+            raise DafuseError(f"{name} must be {named}, not {value!r}")
         for one in ranges:
             if value is not None:
                 one.require(name, value)

@@ -23,6 +23,7 @@ from dafuse.data.decoding import AnyImages
 from dafuse.data.images import AnyImage, UnreadableImage
 from dafuse.data.own_data import lesson_images
 from dafuse.errors import DafuseError
+from dafuse.methods.options import require_valid
 from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
@@ -96,6 +97,7 @@ class Classifier(Answering):
         if folder.exists():
             raise DafuseError(f"there is a model {path} already: open it, or choose another path")
         folder.require_claimable()
+        require_valid(Version, {"seed": seed})
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
         wanted = Wanted.by(taught, method, options)

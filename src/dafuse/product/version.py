@@ -18,6 +18,7 @@ from dafuse.backbones.extractor import Extractor
 from dafuse.data.class_names import composed, require_taught_names
 from dafuse.data.preprocessing import Crop, Interpolation, Preprocessing
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.methods.options import Seed
 from dafuse.shapes import (
     AMOUNT,
     ANYTHING,
@@ -103,7 +104,7 @@ class Version:
     backbone: BackboneRecord
     method: str
     settings: dict[str, Any]  # of the method, every option
-    seed: int
+    seed: Seed
     flip: bool  # whether a lesson trains on mirrored images, too, unless it says otherwise
     key: str  # random: images that were taught are recognised by a hash with this key
     next_id: int  # of classes

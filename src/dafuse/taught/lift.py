@@ -7,14 +7,13 @@ each image is left out in turn to test the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from dataclasses import asdict, astuple, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from dafuse.backbones.backbone import Backbone, Need
-from dafuse.backbones.depths import DEPTHS, Depths, place_of
-from dafuse.errors import DafuseError
+from dafuse.backbones.depths import Depths, place_of
 from dafuse.heads.choice import Choice, Evidence
 from dafuse.heads.classifier import ClosedForm
 from dafuse.heads.closed_form import KINDS
@@ -23,6 +22,7 @@ from dafuse.heads.head import Head
 from dafuse.heads.resting import Precision
 from dafuse.heads.sums import classwise
 from dafuse.methods.lift_parts import HeadName, kinds_of, lift_of
+from dafuse.methods.options import Range, require_valid
 from dafuse.taught import words
 from dafuse.taught.contract import (
     CLASS,
@@ -41,13 +41,16 @@ from dafuse.taught.contract import (
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-DEFAULTS: dict[str, Any] = {
-    "features": "moments",  # what to read from the network (`backbones.depths`)
-    "head": "ridge",  # ridge regression, lda, or auto: the better one by leave-one-out
-    "penalty": None,  # share of the mean diagonal; None: chosen by leave-one-out
-    "rank": 16,  # directions of a record
-}
 PRECISION: Precision = "float16"  # of stored records: 16 bits for means, 8 for directions
+
+
+@dataclass(frozen=True)
+class LiftSettings:
+    features: Depths = "moments"  # what to read from the network (`backbones.depths`)
+    head: HeadName = "ridge"  # ridge regression, lda, or auto: the better one by leave-one-out
+    # share of the mean diagonal; None: chosen by leave-one-out
+    penalty: Annotated[float | None, Range(1e-12, 1e12)] = None
+    rank: Annotated[int, Range(1, 1000)] = 16  # directions of a record
 
 
 class TaughtLift:
@@ -75,19 +78,9 @@ class TaughtLift:
 
     @classmethod
     def defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        refuse_unknown("lift", given, list(DEFAULTS))
-        settings = {**DEFAULTS, **given}
-        for name, known in (("features", DEPTHS), ("head", get_args(HeadName))):
-            if settings[name] not in known:
-                raise DafuseError(
-                    f"{name} must be one of {', '.join(known)}, not {settings[name]!r}"
-                )
-        rank, penalty = settings["rank"], settings["penalty"]
-        if not (isinstance(rank, int) and 1 <= rank <= 1000):
-            raise DafuseError(f"rank must be a whole number from 1 to 1000, not {rank!r}")
-        if penalty is not None and not (isinstance(penalty, int | float) and 0 < penalty < 1e12):
-            raise DafuseError(f"penalty must be above 0 and below 1e12, not {penalty!r}")
-        return settings
+        refuse_unknown("lift", given, [each.name for each in fields(LiftSettings)])
+        require_valid(LiftSettings, given)
+        return asdict(LiftSettings(**given))
 
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
