@@ -1,4 +1,4 @@
-"""How a running `dafuse serve` bears load: requests a second, latency, refusals, memory.
+"""Load test of a running `dafuse serve`: requests a second, latency, refusals, memory.
 
     dafuse serve pets --port 8000 &
     python scripts/load_server.py http://127.0.0.1:8000 cat.jpg --clients 1 8 64 --pid $!

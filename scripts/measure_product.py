@@ -87,7 +87,7 @@ def teach(
 
 
 def tested(model: Classifier, paths: Paths, names_N: np.ndarray) -> dict[str, Any]:
-    """What the model answers to images of classes that it knows, and of others."""
+    """Measure the model's answers to images of classes that it knows, and of others."""
     answers = model.predict(paths)
     best_N = np.array([answer.top[0][0] for answer in answers])
     sure_N = np.array([answer.probability for answer in answers])
@@ -178,7 +178,7 @@ def files(root: Path, names: Names, count: int) -> tuple[Paths, Names]:
 
 
 def bytes_of_version(model: Classifier) -> int:
-    """What the newest version is made of, without older ones."""
+    """Return the bytes of the newest version, without older ones."""
     files = [model.folder.object_file(digest) for digest in model.version.objects]
     files.append(model.folder.version_file(model.version.number))
     return sum(file.stat().st_size for file in files)

@@ -69,7 +69,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
-    """With the photos of the README's first story."""
+    """Make a folder with the photos of the README's first story."""
     here = tmp_path_factory.mktemp("workplace")
     for year, names in (("2024", ("cat", "dog")), ("2025", ("cat", "owl"))):
         for name in names:

@@ -288,7 +288,7 @@ def test_a_disk_without_locks_is_not_taken_for_a_busy_one(
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
 def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
-    """Such as /dev/null, which a person may name as an output."""
+    """A person may name /dev/null as an output."""
     os.mkfifo(tmp_path / "pipe")
     for attempt in (require_writable, lambda path: write_atomically(path, "new")):
         with pytest.raises(DafuseError, match=r"cannot write .*pipe: it is no file"):

@@ -1,4 +1,4 @@
-"""How far long work is, where there is no terminal; and what was likely meant by a typo."""
+"""Progress of long work where there is no terminal, and guesses at what a typo meant."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What is shown to people cannot act on their terminal."""
+"""Text shown to people, which cannot act on their terminal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a distillation goes on from: the student, its optimisers, and how far it is."""
+"""Checkpoints of a distillation: the student, its optimisers, and how far it is."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How far the student is from its teacher: block by block, and as a whole."""
+"""Distances of the student from its teacher: block by block, and as a whole."""
 
 import torch
 import torch.nn.functional as F

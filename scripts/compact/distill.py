@@ -59,7 +59,7 @@ class Stage:
 
 
 class Clock:
-    """When to stop: so many minutes or steps from now."""
+    """A time to stop: so many minutes or steps from now."""
 
     def __init__(self, minutes: float, steps: int) -> None:
         self.until, self.steps = time.monotonic() + 60 * minutes, steps

@@ -22,7 +22,7 @@ PATCH_DEPTHS = (4, 6, 8, 10, 12)  # after so many blocks, patch tokens are compa
 
 
 class Seen(NamedTuple):
-    """What a network makes of a batch."""
+    """A network's tokens of a batch."""
 
     cls_ND: Tensor  # class token after the final norm
     inner_NLD: Tensor  # class token after each block that is read

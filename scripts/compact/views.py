@@ -17,7 +17,7 @@ MIXED = 2 / 3  # share of the views that are two pictures, half of them mixup, h
 
 
 class Views(NamedTuple):
-    """How each picture of a batch is shown; every field but the pixels is a random draw."""
+    """A batch's images and how each is shown; every field but the pixels is a random draw."""
 
     pixels_NCSS: Tensor  # uint8
     box_N4: Tensor  # top, left, height, width of the crop, in pixels
@@ -27,7 +27,7 @@ class Views(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """How each view of a batch is mixed with the next one."""
+    """A batch's mixtures of each view with the next one."""
 
     share_N: Tensor  # how much of the view itself is shown
     cut_N: Tensor  # bool: the other comes as a box (cutmix) rather than as a veil (mixup)
@@ -35,7 +35,7 @@ class Mixing(NamedTuple):
 
 
 def draw_views(pictures: Pictures, count: int, bank_RSS: Tensor, seed: int) -> Views:
-    """So many random views; the bank has the losses of resolution, one of which each gets."""
+    """Draw so many views; each gets a loss of resolution of the bank."""
     device = pictures.sizes_N2.device
     generator = torch.Generator(device).manual_seed(seed)
     chosen = torch.randint(len(pictures), (count,), device=device, generator=generator)

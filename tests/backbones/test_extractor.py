@@ -52,7 +52,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_torch(vit: ViT, items: list[Path] | np.ndarray, depths: Depths) -> np.ndarray:
-    """As methods have them."""
+    """Return features as methods have them."""
     images = ImageSet(items, np.zeros(len(items), np.int64))
     dataset = Dataset("pictures", ["all"], images, images)
     fabric = launch("cpu", "fp32", deterministic=False)
@@ -157,7 +157,7 @@ def test_unknown_depths_are_named(embedded: Extractor) -> None:
 
 
 def test_the_packages_graph_is_what_the_generator_makes(tmp_path: Path) -> None:
-    """By its values, as another version of torch may arrange the nodes in another way."""
+    """Values are compared, as another version of torch may arrange the nodes in another way."""
     made = tmp_path / embedded_graph().name
     made.write_bytes(graph(load_backbone(COMPACT), WEIGHTS))
     shutil.copy(WEIGHTS, tmp_path)

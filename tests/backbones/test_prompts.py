@@ -68,7 +68,7 @@ def test_no_position_where_cls_has_none() -> None:
 
 
 def test_prefixes_are_keys_then_values_of_the_first_layers() -> None:
-    """Of each image and layer; an exchange of the axes would give some image another's."""
+    """Each image and layer has its own prefix; exchanged axes would give some image another's."""
     attached, prompts = PromptPrefixes(), some(3, 2, 2, 4, 24)
     for layer in range(2):
         pair = attached.prefix(layer, prompts)
@@ -98,7 +98,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize("kind", LENGTHS)
 @pytest.mark.usefixtures("uncompiled")
 def test_gradients_reach_what_the_prompts_are_made_of(kind: str) -> None:
-    """Those of all numbers of the chosen rows, and of no other row; filled up or not."""
+    """All numbers of the chosen rows have gradients, and no other row has; filled up or not."""
     trainer, attached = small_trainer(small_dataset([3])), attachment(kind)
     pool = some(5, *LENGTHS[kind]).requires_grad_()
     grads = []

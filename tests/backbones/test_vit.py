@@ -32,7 +32,7 @@ def some_images(count: int = 4, seed: int = 1) -> Tensor:
 
 
 def assert_equal_features(ours: Tensor, expected: Tensor) -> None:
-    """But for the order in which numbers are added up."""
+    """Compare features, but for the order in which numbers are added up."""
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -111,7 +111,7 @@ def test_operations_of_a_known_network() -> None:
 
 
 def test_networks_are_built_without_weights() -> None:
-    """And the same each time."""
+    """They are the same each time."""
     first, again = network(DEIT_TINY), network(DEIT_TINY)
     assert first.sha256 == ""
     assert first.preprocessing.size == 224

@@ -1,4 +1,4 @@
-"""How options are read: what was typed in earlier versions still is, and a mistake is one line."""
+"""Options: what was typed in earlier versions is still read, and a mistake is one line."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal

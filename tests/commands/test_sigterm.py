@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
 def kill(*args: object) -> None:
-    """What is done in place of a step of a command."""
+    """Stop the process, in place of a step of a command."""
     os.kill(os.getpid(), signal.SIGTERM)
     signal.pause()
 

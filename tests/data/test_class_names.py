@@ -1,4 +1,4 @@
-"""Which names a class may have: any in a benchmark's data, plain ones in a model that is taught."""
+"""Names of classes: any in a benchmark's data, plain ones in a model that is taught."""
 
 import unicodedata
 from dataclasses import replace
@@ -114,7 +114,7 @@ class TestTaught:
         assert [(one.name, one.images) for one in report.classes] == [(CAFE, 5)]
 
     def test_a_model_with_another_spelling_learns_on(self, tmp_path: Path) -> None:
-        """As older ones may have."""
+        """Older models may have one."""
         classifier = taught(tmp_path / "model", {0: 3, 1: 3})
         version = classifier.version
         records = [replace(version.classes[0], name=CAFE_APART), version.classes[1]]

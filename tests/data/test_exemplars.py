@@ -19,7 +19,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_herding_is_greedy_over_every_order(seed: int) -> None:
-    """Of all orders of the images, the one whose distances to the mean are least, first to last."""
+    """The order is the one whose distances to the mean are least, first to last."""
     feats = random(5, 3, seed=seed) + 1
     units = F.normalize(feats.double(), dim=1)
 

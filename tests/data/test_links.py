@@ -22,7 +22,7 @@ def link(path: Path, target: str | Path) -> Path:
 
 
 def found(root: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """How many images each class has, and the names and reasons of what is left out."""
+    """Return the number of each class's images, and the names and reasons of what is left out."""
     listed = part_of(root, "train")
     counts = {name: listed.names.count(name) for name in dict.fromkeys(listed.names)}
     return counts, [(Path(one.name).name, one.why) for one in listed.skipped]
@@ -65,7 +65,7 @@ def test_links_within_a_class_are_read_once(photos: Path) -> None:
 
 
 def test_a_class_may_be_a_link(photos: Path) -> None:
-    """To a folder elsewhere, or to one in a hidden store; two links to one are one class."""
+    """It leads to a folder elsewhere or in a hidden store; two links to one are one class."""
     away = write_folders(photos.parent / "away", {2: 4})
     (photos / ".store").mkdir()
     (photos / "class 1").rename(photos / ".store" / "1")

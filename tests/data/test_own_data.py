@@ -1,4 +1,4 @@
-"""What sources give a lesson and an evaluation, and what they leave out by name."""
+"""Images that sources give a lesson and an evaluation, and those they leave out by name."""
 
 import subprocess
 import sys
@@ -166,7 +166,7 @@ def test_avif_and_webp_are_read_by_pillow(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_pillow_is_asked_for_what_it_knows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Pillow 10.3 is, which warns when asked for AVIF."""
+    """Pillow 10.3 warns when it is asked for AVIF."""
     monkeypatch.delitem(features.modules, "avif", raising=False)
     readable_suffixes.cache_clear()
     assert ".avif" not in readable_suffixes()

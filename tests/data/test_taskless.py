@@ -38,7 +38,7 @@ def rows(stream: Stream) -> list[int]:
 
 
 def segments_of(stream: Stream) -> dict[int, set[int]]:
-    """In which segments each class has images."""
+    """Return the segments in which each class has images."""
     return {
         label: {task.index for task in stream if label in task.train.labels}
         for label in range(len(stream.classes))
@@ -104,7 +104,7 @@ def test_blurry_keeps_each_disjoint_class_in_one_segment(share: float, seed: int
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
 def test_blurry_spreads_the_share_that_was_asked_for(share: float) -> None:
-    """What is not in a class's main segment: the share, less what is drawn to its home."""
+    """The share asked for lies outside a class's main segment, less what is drawn to its home."""
     away = []
     for seed in range(12):
         stream = make("blurry", [50] * 20, disjoint_share=0, blurry_share=share, seed=seed)

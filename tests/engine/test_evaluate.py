@@ -1,4 +1,4 @@
-"""What is counted when a method is tested."""
+"""Counts of a method's test."""
 
 import math
 from types import SimpleNamespace

@@ -115,7 +115,7 @@ def test_training_that_is_replayed_counts_as_a_change(monkeypatch: pytest.Monkey
 
 
 def test_batches_are_filled_up_to_the_size_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the Fisher pass too, whose size is its own."""
+    """The Fisher pass, whose size is its own, fills them up, too."""
     sizes: list[int] = []
 
     def uncompiled(network: ViT) -> Callable[..., torch.Tensor]:
@@ -156,7 +156,7 @@ def test_the_batch_of_a_backward_pass_suits_the_devices_memory(
 
 
 def test_the_size_of_batches_holds_while_they_are_iterated() -> None:
-    """That of batches within batches, too, and of ones that nobody iterates to the end."""
+    """Batches within batches have theirs, and so have ones that nobody iterates to the end."""
     dataset = small_dataset([5, 5])
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
     usual = trainer.forward.full_batch

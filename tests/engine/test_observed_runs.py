@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) ->
 
 
 def test_runs_in_tasks_keep_their_hash_and_their_folder(bench: Bench, tmp_path: Path) -> None:
-    """As they were before there were other streams: what was begun then is gone on with."""
+    """Both are as before there were other streams: what was begun then is gone on with."""
     assert RunConfig(backbone=COMPACT_V1).hash() == HASH_BEFORE  # the default has changed
     config = resolved(replace(BASE, out=str(tmp_path / "run")))
     before = {k: v for k, v in asdict(config).items() if k not in ("stream", *STREAM_OPTIONS)}

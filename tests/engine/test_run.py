@@ -50,7 +50,7 @@ def command(images: Path, out: Path, *extra: str) -> list[str]:
 
 
 def outcome(out: Path) -> tuple[bytes, dict[str, Any]]:
-    """What must be bit-identical: the tensors, and the results without their times."""
+    """Return what must be bit-identical: the tensors, and the results without their times."""
     (tensors,) = (out / "checkpoints").glob("*.safetensors")
     results = read_sealed(out / "results.json", "")
     for task in results["tasks"]:

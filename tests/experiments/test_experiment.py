@@ -223,7 +223,7 @@ def test_a_failed_run_does_not_take_the_others_down(
 def test_a_damaged_run_is_told_of_and_the_others_are_reported(
     world: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the plan, while the rest is made, and in the report, also one that makes nothing."""
+    """The plan, the run and the report name it, and so does a report that makes nothing."""
     start("experiment", ["tiny", *world])
     (replayed,) = (f for f in Path("runs").glob("daf-*") if not (f / "record").is_dir())
     (replayed / "results.json").write_text('{"broken')

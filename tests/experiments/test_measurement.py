@@ -77,7 +77,7 @@ def _run() -> Path:
 
 
 def _loss_at_the_end() -> float:
-    """Of the last task's images, under its own head and the global adapter of the checkpoint."""
+    """Return the last task's loss, under its own head and the checkpoint's global adapter."""
     config = parse(["--data", "small.npz", "--increment", "2", "--device", "cpu"])
     bench = prepare(config)
     (checkpoint,) = (_run() / "checkpoints").glob("*.safetensors")

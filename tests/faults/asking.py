@@ -14,7 +14,7 @@ BOUNDARY = "storm"
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said; a status of 0: it closed the connection and said nothing."""
+    """The server's answer; a status of 0: it closed the connection and said nothing."""
 
     status: int
     head: bytes = b""
@@ -110,7 +110,7 @@ def read_answer(opened: socket.socket, is_head: bool = False) -> Answer:
 
 
 def throw(address: Address, sent: bytes, patience: float) -> Answer | None:
-    """What is answered on a connection of its own; None: nothing, until patience ended."""
+    """Return the answer on a connection of its own; None: nothing, until patience ended."""
     with address.connect() as opened:
         try:
             with suppress(ConnectionError):  # refused in the middle; the reason may have come
@@ -124,7 +124,7 @@ def throw(address: Address, sent: bytes, patience: float) -> Answer | None:
 
 
 def handles(pid: int) -> dict[str, int]:
-    """How many files, threads and megabytes of memory a process has."""
+    """Count a process's files, threads and megabytes of memory."""
     with open(f"/proc/{pid}/status") as file:
         status = dict(line.split(":", 1) for line in file if ":" in line)
     return {

@@ -93,7 +93,7 @@ CHANGES = (
 
 @dataclass
 class State:
-    """What a folder says, and what it holds and says after one change more."""
+    """A folder's answers, and what it holds and answers after one change more."""
 
     answers: str  # as JSON; "" where there is nothing to ask yet
     versions: str  # which counts, and which is the oldest
@@ -125,7 +125,7 @@ class Known:
         return self.world.copy(self.start, "trial")
 
     def say(self, there: Path, before: Before = None) -> Ended:
-        """What is said of the pictures."""
+        """Ask for the images' classes."""
         return self.world.answers(there / self.change.asked, before)
 
     def next(self, there: Path, state: State) -> Ended:
@@ -148,7 +148,7 @@ class Known:
         broken: Before = None,
         mend: Callable[[], None] = lambda: None,
     ) -> tuple[Outcome, str] | None:
-        """What is not as promised after a command that was killed or refused; None: nothing.
+        """Say what is not as promised after a command was killed or refused; None: nothing.
 
         Args:
             there: the folder
@@ -214,7 +214,7 @@ def listing(folder: Path) -> list[str]:
 
 
 def versions(model: Path) -> str:
-    """Which version counts and which is the oldest; "" where there is no model."""
+    """Name the version that counts and the oldest; "" where there is no model."""
     folder = ModelFolder(model)
     return f"{folder.current().number} from {folder.oldest()}" if folder.exists() else ""
 
@@ -225,7 +225,7 @@ def _apart(folder: Path, listed: list[str]) -> str:
 
 
 def _damage(model: Path) -> str:
-    """What is wrong with any version that undo can reach."""
+    """Say what is wrong with any version that undo can reach."""
     folder, whole = ModelFolder(model), set[str]()
     try:
         for version in folder.history():

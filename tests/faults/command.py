@@ -52,7 +52,7 @@ class Hangs(Exception):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended and what it said."""
+    """A command's status and output."""
 
     status: int  # of the process; minus the number of the signal that killed it
     out: str
@@ -64,7 +64,7 @@ class Ended:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it ended with one sentence on standard error, as bad input should."""
+        """Tell whether it ended with one sentence on standard error, as bad input should."""
         return self.status == 2 and self.err.startswith("dafuse: ") and not self.has_traceback
 
 
@@ -101,7 +101,7 @@ class Running:
         return Ended(self._process.exitcode, out, err)
 
     def said(self) -> tuple[str, str]:
-        """What stands on standard output and on standard error so far."""
+        """Return what stands on standard output and on standard error so far."""
         files = [Path(self._said.name, name) for name in ("out", "err")]
         out, err = (file.read_text(errors="replace") if file.exists() else "" for file in files)
         return out, err

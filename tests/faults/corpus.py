@@ -173,7 +173,7 @@ def _bmp_bomb(random: Random) -> bytes:
 
 
 def _tiff_bomb(random: Random) -> bytes:
-    """As a whole, or in one tile that is far larger than the picture."""
+    """Return a bomb, as a whole or in one tile that is far larger than the image."""
     tiled = random.random() < 0.5
     side, tile = (1, 40_000) if tiled else (40_000, 0)
     data = zlib.compress(bytes(10**6), 9)
@@ -212,7 +212,7 @@ def _text_bomb(random: Random) -> bytes:
 
 
 def _other_kind(random: Random) -> bytes:
-    """What Pillow could open, but would call a program for, or what is read nowhere."""
+    """Return what Pillow could open, but would call a program for, or what is read nowhere."""
     return random.choice(
         [
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n",
@@ -250,7 +250,7 @@ HOSTILE: dict[str, Callable[[Random], bytes]] = {
 
 
 def large(random: Random) -> Honest:
-    """As many pixels as are just allowed."""
+    """Return an image of as many pixels as are just allowed."""
     side = 9_400
     if random.random() < 0.5:
         data = zlib.compress(bytes(side * (side // 8 + 1)), 1)

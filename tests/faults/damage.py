@@ -77,7 +77,7 @@ class Damage:
         pass
 
     def _when_whole(self, subject: Subject, how: str, reading: Reading) -> "Found":
-        """What the command answers where nothing is damaged, asked once."""
+        """Return the command's answer where nothing is damaged, asked once."""
         if (subject.name, how) not in self._healthy:
             self._fresh(subject)
             found = self._read(reading)
@@ -126,7 +126,7 @@ class Damage:
         around: "Things",
         healthy: "Found | None",
     ) -> tuple[Outcome, str] | None:
-        """What is not as promised; None: nothing. Of what is forged, the answers may be others."""
+        """Say what is not as promised; None: nothing. Forged files may have other answers."""
         for ended in found.both:
             if ended.has_traceback or ended.status < 0:
                 return Outcome.TRACEBACK, f"status {ended.status}: {_last(ended)}"
@@ -149,7 +149,7 @@ class Damage:
 
 
 class Found:
-    """How a command ended, what was asked after it, and what it told by files."""
+    """A command's end, the question after it, and what it told by files."""
 
     def __init__(
         self, ended: Ended, after: Ended | None, told: str, times: tuple[str, ...] = ()
@@ -172,14 +172,14 @@ Things = dict[str, tuple[str, bytes]]
 
 
 def _begin(before: Callable[[Path], None] | None, here: Path) -> None:
-    """In the process that is to read: limits, so that a bomb is seen and harms nobody."""
+    """Set limits in the process that is to read, so that a bomb is seen and harms nobody."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     if before is not None:
         before(here)
 
 
 def _refuses(ended: Ended) -> bool:
-    """Whether its last word is a sentence that begins as those of dafuse do."""
+    """Tell whether its last line is a sentence that begins as those of dafuse do."""
     return ended.status in (1, 2) and _last(ended).startswith("dafuse: ")
 
 
@@ -188,7 +188,7 @@ def _last(ended: Ended) -> str:
 
 
 def _news(said: list[str], known: list[str]) -> str:
-    """What is said otherwise than when all was whole, unless it says that something is damaged."""
+    """Return what is said otherwise than of whole files, unless it tells of the damage."""
     differing = [line for line in said if line not in known]
     missing = [line for line in known if line not in said]
     if any(word in line for line in differing for word in SAYS_SO):

@@ -29,7 +29,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass
 class Fault:
-    """What happens at a call. This one lets all of them be."""
+    """A fault at a call of the disk. This one lets all of them be."""
 
     below: str  # the folder; calls elsewhere are left alone
 
@@ -67,7 +67,7 @@ class Counting(Fault):
 
 
 def calls_of(file: Path) -> list[tuple[str, str, int]]:
-    """What `Counting` wrote: name, path and bytes of each call."""
+    """Read what `Counting` wrote: name, path and bytes of each call."""
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()]
 
 

@@ -113,7 +113,7 @@ class SmallDisk:
 
 
 def _ill_said(ended: Ended) -> Found:
-    """What is wrong with how the command ended: it must be done, or say in a line why not."""
+    """Say what is wrong with the command's end: it must be done, or say in a line why not."""
     if ended.has_traceback:
         return Outcome.TRACEBACK, ended.err.strip().splitlines()[-1]
     if ended.status == 0:

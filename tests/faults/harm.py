@@ -10,7 +10,7 @@ from random import Random
 
 @dataclass(frozen=True)
 class Harm:
-    """What can be done to this file, with everything around it."""
+    """Ways to harm this file, with everything around it."""
 
     file: Path
     others: tuple[Path, ...]  # files of the same folder

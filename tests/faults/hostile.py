@@ -232,7 +232,7 @@ def _picture(random: Random, token: str) -> Hostile:
 
 
 def _with_token(random: Random, token: str) -> Hostile:
-    """With the token, and to be refused all the same."""
+    """Return a request that has the token and is to be refused all the same."""
     bearing = {"Authorization": f"Bearer {token}"}
     kind, junk = form([("x.png", b"no picture" + random.randbytes(60))])
     asked = random.choice(
@@ -306,7 +306,7 @@ def _pipelined(random: Random, token: str) -> Hostile:
 
 
 def _giant(random: Random, token: str) -> Hostile:
-    """More than a request may have, said beforehand or not."""
+    """Return a request of more than it may have, said beforehand or not."""
     if random.random() < 0.5:
         lines = ["POST /predict HTTP/1.1", "Host: localhost", f"Content-Type: {KINDS[0]}"]
         lines.append(f"Content-Length: {2**50}")

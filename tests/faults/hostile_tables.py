@@ -19,7 +19,7 @@ Table = Callable[[Random, Path], Path]  # writes into a folder that has a.png
 
 
 class Payload:
-    """What makes a folder where it is unpickled."""
+    """An object that makes a folder where it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.mkdir, ("unpickled",)

@@ -34,7 +34,7 @@ Answers = dict[str, dict[str, Any]]
 
 
 class Wrong(Exception):
-    """What a command did that it must not."""
+    """The fault of a command that did what it must not."""
 
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
@@ -73,7 +73,7 @@ class Pictures:
         return Trial(kind, seed, count=count)
 
     def close(self) -> None:
-        """Nothing was started that goes on."""
+        """Do nothing: nothing was started that goes on."""
 
     # what is tried; each returns how many files it gave
 
@@ -109,7 +109,7 @@ class Pictures:
         return len(of) + len(named)
 
     def _learned(self, random: Random) -> int:
-        """Of a lesson of both kinds a model is as after the honest ones alone."""
+        """A lesson of both kinds leaves a model as the honest ones alone do."""
         mixed, alone = self.place / "trial" / "mixed", self.place / "trial" / "alone"
         classes = ["one", "two", "three"][: random.randint(2, 3)]
         count = 0
@@ -188,7 +188,7 @@ class Pictures:
 
     @cached_property
     def _originals(self) -> Answers:
-        """What is said of the pictures that honest ones are made of."""
+        """Return the answers for the images that honest ones are made of."""
         return {
             str(path): _answers(
                 require_well(run("predict", self.world.model, path, "--json", "--top", "5"))
@@ -226,7 +226,7 @@ class Pictures:
 
 
 def _note_peak(file: Path) -> None:
-    """At the end of this process, write how much memory it had at most."""
+    """Write at the end of this process how much memory it had at most."""
     Finalize(None, _write_peak, (file,), exitpriority=1)
 
 
@@ -263,7 +263,7 @@ def _plain(name: str) -> str:
 
 
 def _answers(said: Ended) -> Answers:
-    """What was answered of each file, by its name."""
+    """Return the answers by the names of the files."""
     try:
         return {Path(one["file"]).name: one for one in json.loads(said.out)}
     except ValueError:
@@ -271,7 +271,7 @@ def _answers(said: Ended) -> Answers:
 
 
 def _close(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
-    """Whether two answers are the same but for rounding."""
+    """Tell whether two answers are the same but for rounding."""
     if not one or not other or "top" not in one or "top" not in other:
         return False
     shares = [

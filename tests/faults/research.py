@@ -41,7 +41,7 @@ RESEARCH = [
 
 
 class KnownResearch:
-    """What the command leaves when nothing disturbs it, its calls of the disk and its seconds."""
+    """The command's files when nothing disturbs it, its calls of the disk and its seconds."""
 
     def __init__(self, world: World, change: Research) -> None:
         self.world, self.change = world, change
@@ -61,7 +61,7 @@ class KnownResearch:
         return there
 
     def wrong(self, there: Path, ended: Ended) -> tuple[Outcome, str] | None:
-        """What is not as promised once the same command was given again; None: nothing."""
+        """Say what is not as promised once the command was given again; None: nothing."""
         again = self.change.do(self.world, there)
         for one in (ended, again):
             if one.has_traceback:

@@ -43,7 +43,7 @@ def _teach(running: Running, photos: Path) -> None:
 
 
 def _address(running: Running) -> str | None:
-    """Where it serves, once it does; None where it has ended before."""
+    """Return the address once it serves; None where it has ended before."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and running.is_alive():
         if found := re.search(r"at (http://\S+);", running.said()[0]):

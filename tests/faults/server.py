@@ -169,7 +169,7 @@ class Server:
             yield Outcome.LOST, f"{thrown.sent[:300]!r}: no answer in {patience:.0f} s"
 
     def _after(self) -> Iterator[tuple[Outcome, str]]:
-        """What is to be seen after a batch: of the process, its standard error, the model."""
+        """Check the process, its standard error and the model after a batch."""
         error = self._running.said()[1][self._said :]
         self._said += len(error)
         if error:
@@ -216,7 +216,7 @@ class Server:
         yield from self._trial("slow senders", seed, failures, SLOW)
 
     def _patience(self) -> Iterator[tuple[Outcome, str]]:
-        """Whether connections that say nothing were closed in the end."""
+        """Check that connections that say nothing were closed in the end."""
         waiting = []
         for since, opened in self._idle:
             if time.monotonic() - since < GIVEN_UP:
@@ -228,7 +228,7 @@ class Server:
         self._idle = waiting
 
     def _flood(self, random: Random, seed: int, held: ExitStack) -> Iterator[Trial]:
-        """More connections at once than the server has files."""
+        """Open more connections at once than the server has files."""
         failures: list[tuple[Outcome, str]] = []
         try:
             for _ in range(FLOOD):
@@ -241,7 +241,7 @@ class Server:
         yield from self._trial("floods", seed, failures, FLOOD)
 
     def _answered(self, times: int, when: str) -> Iterator[tuple[Outcome, str]]:
-        """Whether new connections are answered."""
+        """Check that new connections are answered."""
         for _ in range(times):
             answer = throw(self._address, request("GET", "/healthz"), PATIENCE)
             if answer is None or answer.status != 200:
@@ -269,7 +269,7 @@ class Server:
         yield from self._after()
 
     def _grown(self, seed: int) -> Trial:
-        """Whether the server holds more than when it was warm, beside what is kept open."""
+        """Tell whether the server holds more than when it was warm, beside what is kept open."""
         what, now = "memory, handles and threads", handles(self._running.pid)
         may = {**MAY_GROW, "files": MAY_GROW["files"] + len(self._idle)}
         detail = ", ".join(f"{now[one]} {one}, {self._warm[one]} when warm" for one in MAY_GROW)
@@ -285,7 +285,7 @@ def _limited() -> None:
 def _judged(
     sent: bytes, answer: Answer | None, must_be_refused: bool
 ) -> Iterator[tuple[Outcome, str]]:
-    """What is wrong with an answer to a hostile request."""
+    """Say what is wrong with an answer to a hostile request."""
     if answer is None or answer.status == 0:
         return
     said = f"{sent[:300]!r}: {answer.status} {answer.body[:200]!r}"
@@ -301,7 +301,7 @@ def _bearing(files: list[tuple[str, bytes]]) -> tuple[dict[str, str], bytes]:
 
 
 def _is_closed(opened: socket.socket) -> bool:
-    """Whether the other side has closed it; what it has said before that does not count."""
+    """Tell whether the other side has closed it; what it has said before that does not count."""
     opened.settimeout(0.2)
     try:
         while opened.recv(2**16):

@@ -1,4 +1,4 @@
-"""What the storm damages: model folders, exported files, networks, runs; and how each is read."""
+"""Files that the storm damages (models, exported files, networks, runs), and readers of each."""
 
 import os
 import shutil

@@ -16,7 +16,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """What happened, under a heading of the table.
+    """The outcome of one trial, under a heading of the table.
 
     One seed gives the same trial again, but for the moment of a kill that waits for no call.
     """

@@ -1,4 +1,4 @@
-"""What the storm happens to: a few small drawn pictures, and a model taught some of them."""
+"""A world for the storm: a few small drawn images, and a model taught some of them."""
 
 import shutil
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class World:
         return self.taught("other", self.more)
 
     def answers(self, model: Path, before: Callable[[], None] | None = None) -> Ended:
-        """What a model says of the pictures that are asked about, as JSON."""
+        """Ask a model about the images of this world; it answers in JSON."""
         return run("predict", model, self.asked, "--json", "--top", "5", before=before)
 
 

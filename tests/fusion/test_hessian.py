@@ -36,7 +36,7 @@ class World:
         return F.cross_entropy(self.module(images), labels, reduction="none")
 
     def whole(self) -> Tensor:
-        """By differences of gradients at θ ± ε in each entry."""
+        """Return the Hessian by differences of gradients at θ ± ε in each entry."""
         images, labels = (torch.cat(parts) for parts in zip(*self.batches, strict=True))
         start, rows = self.flat(self.parameters), []
         for unit in torch.eye(len(start)) * EPSILON:
@@ -114,7 +114,7 @@ def test_chosen_entries_of_the_diagonal_are_exact(world: World, whole: Tensor) -
 
 
 def test_random_signs_find_the_diagonal_within_their_noise(world: World, whole: Tensor) -> None:
-    """Within five standard errors of each entry; twice the diagonal would be far outside."""
+    """Each entry is within five standard errors; twice the diagonal would be far outside."""
     probes = 60
     generator = torch.Generator().manual_seed(1)
     args = world.losses, world.parameters, world.batches
@@ -131,7 +131,7 @@ def test_random_signs_find_the_diagonal_within_their_noise(world: World, whole: 
 
 
 def test_without_off_diagonal_entries_one_probe_is_exact() -> None:
-    """Of ½ Σ c θ² the Hessian is the diagonal c, whatever the signs."""
+    """The Hessian of ½ Σ c θ² is the diagonal c, whatever the signs."""
     curvature = torch.tensor([3.0, -1.0, 0.5])
     theta = {"t": torch.randn(3, requires_grad=True)}
 

@@ -87,7 +87,7 @@ def test_features_that_are_not_numbers_are_refused_and_nothing_is_lost(library: 
 
 @pytest.mark.parametrize("keep", ["pooled", "classwise"])
 def test_images_left_out_of_noise_are_right_by_chance_alone(keep: str) -> None:
-    """Also where records hold a part of what an image brought."""
+    """This holds also where records hold a part of what an image brought."""
     rng = np.random.default_rng(5)
     found = empty("numpy", keep=keep)
     labels = np.repeat(np.arange(CLASSES), 250)

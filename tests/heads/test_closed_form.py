@@ -161,7 +161,7 @@ def test_classes_may_come_in_any_order_and_skip_numbers_for_a_while() -> None:
 
 
 def sums_at_rest(hidden: np.ndarray, labels: np.ndarray) -> ClassSums:
-    """As they are after a lesson."""
+    """Return the sums as they are after a lesson."""
     sums = pooled(hidden.shape[1], hidden)
     awake(sums, at_rest(taught(hidden, labels), "float16"))
     return sums
@@ -282,7 +282,7 @@ def test_one_class_alone_is_always_the_answer(library: str) -> None:
 
 
 def test_leave_one_out_finds_what_new_images_confirm() -> None:
-    """Where only a large penalty can be right: classes differ along one of many directions."""
+    """Only a large penalty can be right here: classes differ along one of many directions."""
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
     signal = np.where(labels == 0, -1.0, 1.0)[:, None] * np.eye(300)[0] * 6

@@ -71,7 +71,7 @@ def test_lessons_are_weighed_by_their_images() -> None:
 
 @pytest.mark.parametrize(("kind", "trust"), [(Temperature, 3000), (QuickTemperature, 100)])
 def test_lessons_and_merges_trust_a_start_alike(kind: type[Temperature], trust: int) -> None:
-    """What a lesson weighs its images against, a merge weighs each model's against, by halves."""
+    """A lesson weighs its images against trust in a start, a merge each model's against half."""
     one, other = kind(0.1, 100), kind(0.4, 300)
     shares = (trust / 2 + 100, trust / 2 + 300)
     together = (shares[0] * math.log(0.1) + shares[1] * math.log(0.4)) / (trust + 400)

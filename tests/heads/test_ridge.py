@@ -54,7 +54,7 @@ def test_statistics_add_up_over_tasks_and_chunks(monkeypatch: pytest.MonkeyPatch
 @settings(max_examples=20)
 @given(st.integers(0, 1000), st.sampled_from([(6, 12), (12, 12), (30, 8), (2, 5)]))
 def test_chosen_penalty_has_the_least_error_held_out(seed: int, shape: tuple[int, int]) -> None:
-    """In both forms: fewer images than dimensions, and more."""
+    """Both forms find it: fewer images than dimensions, and more."""
     feats, targets = problem(shape[0] + 9, shape[1], seed=seed)
     train, held_out = slice(shape[0]), slice(shape[0], None)
     penalties = [10.0 ** (step / 4) for step in range(-8, 17)]  # fine: near misses show
@@ -81,7 +81,7 @@ def test_chosen_penalty_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_gram_rounded_to_float32_gives_the_same_predictions() -> None:
-    """With fewer images than dimensions, where rounding hurts most, and many tasks."""
+    """There are many tasks and fewer images than dimensions, where rounding hurts most."""
     feats, targets = problem(120, 16, classes=6)
     projection = torch.randn(16, 300, generator=torch.Generator().manual_seed(1))
     hidden = torch.relu(feats @ projection).double()

@@ -1,4 +1,4 @@
-"""What is unknown: how familiar images are, and the threshold below which they are refused."""
+"""Unknown images: their familiarity, and the threshold below which they are refused."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def familiarity(solved: ClosedForm, feats: np.ndarray) -> np.ndarray:
 
 
 def test_likeness_is_the_relative_distance_to_the_nearest_class() -> None:
-    """What the scores give, against both distances through the whole scatter matrices."""
+    """The scores give what both distances through the whole scatter matrices give."""
     world = World()
     feats, labels = world.images(range(6), 10)
     solved = closed_form()
@@ -99,7 +99,7 @@ def test_distance_is_that_of_the_last_token_in_units_of_its_covariance() -> None
 
 @pytest.mark.parametrize("kinds", [("ridge",), ("lda",)])
 def test_the_share_that_is_refused_is_true_of_other_images(kinds: tuple[str, ...]) -> None:
-    """After several lessons, of all classes; and classes never taught are refused more often.
+    """It holds after several lessons for all classes; classes never taught are refused more often.
 
     It is a mean over worlds: in one of them, the classes of the last lessons may differ from most.
     """

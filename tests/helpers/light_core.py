@@ -1,4 +1,4 @@
-"""What the tests of the light core share. Nothing here may import torch: it is not installed."""
+"""Helpers of the light core's tests. Nothing here may import torch: it is not installed."""
 
 import os
 import subprocess

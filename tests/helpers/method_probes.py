@@ -1,4 +1,4 @@
-"""What a method computes inside: its loss before the first step, the prompts that it chooses."""
+"""Probes into a method: its loss before the first step, the prompts that it chooses."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def prompts_chosen(method: Method, images: torch.Tensor, monkeypatch: pytest.Mon
 def cross_entropy_by_hand(
     feats: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, first: int
 ) -> float:
-    """Over the classes of these rows alone, the last number of each its bias, from ``first`` on."""
+    """Return the loss over the classes of these rows, which end in a bias, from ``first`` on."""
     terms = []
     for feat, label in zip(feats.double(), labels.tolist(), strict=True):
         scores = torch.stack([feat @ row[:-1] + row[-1] for row in rows.double()])

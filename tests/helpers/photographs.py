@@ -21,7 +21,7 @@ def photographs() -> list[np.ndarray]:
 
 
 def write_photographs(folder: Path) -> list[Path]:
-    """As files of several kinds."""
+    """Write photographs as files of several kinds."""
     folder.mkdir()
     files = []
     for number, pixels in enumerate(photographs()):

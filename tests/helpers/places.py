@@ -1,4 +1,4 @@
-"""Where things lie that tests read: this repository, what may lie beside it, an old model."""
+"""Places that tests read: this repository, what may lie beside it, an old model."""
 
 from pathlib import Path
 

@@ -77,7 +77,7 @@ def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> No
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """For subprocesses: few threads, nothing of the caller's weights and data."""
+    """Return the environment of subprocesses: few threads, no weights or data of the caller."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith("DAFUSE_")}
     return keep | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"} | extra
 

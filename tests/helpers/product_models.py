@@ -21,7 +21,7 @@ QUICK = {
 
 
 def pictures(counts: dict[int, int], seed: int = 0) -> tuple[list[np.ndarray], list[str]]:
-    """So many images of each numbered class, and their names."""
+    """Return so many images of each numbered class, and their names."""
     dataset = small_dataset([max(1, counts.get(c, 0)) for c in range(max(counts) + 1)], seed=seed)
     found = [
         (pixels, f"class {label}")

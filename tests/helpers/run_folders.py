@@ -160,7 +160,7 @@ def _task(rng, t, epochs, tested, diagnosed):
 
 
 def add_measurement(folder, tasks=(1, 3), planned=None):
-    """What is measured of DAF's approximations at a recorded run, with plausible numbers."""
+    """Add measured approximations of DAF to a recorded run, with plausible numbers."""
     rng = np.random.default_rng(1)
     tensors = ("down.weight", "down.bias", "up.weight", "up.bias")
     pairs = ("fisher_signs", "fisher_exact", "signs_exact", "rule_exact", "batch_sample")

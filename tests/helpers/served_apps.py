@@ -72,7 +72,7 @@ def serving(app: FastAPI, most: int | None = None) -> Iterator[str]:
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """What the condition gives once that is something."""
+    """Wait until the condition gives something, and return that."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come"

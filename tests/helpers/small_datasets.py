@@ -28,7 +28,7 @@ def small_dataset(counts: list[int], test_count: int = 4, seed: int = 0) -> Data
 
 
 def save_arrays(dataset: Dataset, file: Path) -> None:
-    """As the .npz file that `--data` takes."""
+    """Save a data set as the .npz file that `--data` takes."""
     np.savez(
         file,
         train_images=dataset.train.items,

@@ -35,7 +35,7 @@ def small_vit(seed: int = 0) -> ViT:
 
 
 def first_tokens(model: nn.Module, images: Tensor) -> Tensor:
-    """What timm's own forward pass gives the first block."""
+    """Return what timm's own forward pass gives the first block."""
     given: list[Tensor] = []
     with model.blocks[0].register_forward_pre_hook(lambda _, tokens: given.extend(tokens)):
         model.forward_features(images)

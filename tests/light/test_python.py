@@ -102,7 +102,7 @@ def test_the_server_answers_and_is_taught(drawings: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("classes", [1, 5])
 def test_twenty_versions_take_little_more_room_than_the_last(tmp_path: Path, classes: int) -> None:
-    """With the embedded network, whose records are of the size that people have."""
+    """The embedded network makes records of the size that people have."""
     model, rng = Classifier.create(tmp_path / "model"), np.random.default_rng(0)
     for lesson in range(20):
         names = [f"class {classes * lesson + number}" for number in range(classes)]

@@ -83,7 +83,7 @@ def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
 
 @pytest.mark.parametrize("dewhiten", [False, True])
 def test_targets_are_means_moved_along_the_nearest_orthonormal_directions(dewhiten: bool) -> None:
-    """To raise every singular value by alpha is to add alpha times the polar factor."""
+    """Raising every singular value by alpha adds alpha times the polar factor."""
     generator = torch.Generator().manual_seed(0)
     means = torch.randn(5, 9, generator=generator).double()
     rows = torch.randn(30, 9, generator=generator).double()

@@ -63,7 +63,7 @@ def test_no_attention_gives_no_prompt_and_finite_gradients() -> None:
 
 
 def gram_schmidt(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """By the book, vector by vector, in double."""
+    """Orthonormalise by the book, vector by vector, in double."""
     basis: list[torch.Tensor] = []
     for vector in torch.cat([old, new]).double():
         for unit in basis:
@@ -124,7 +124,7 @@ def test_a_task_trains_its_own_components_beside_the_earlier_ones(
 
 
 def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the new classes alone, under all components; the penalty is on all of them, too."""
+    """It is over the new classes alone, under all components; the penalty is on all, too."""
     method, stream = make(orthogonality=0.3, lr=0.05)
     method.learn(stream[0])
     pool, vit = dict(method.pool), method.trainer.network

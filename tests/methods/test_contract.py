@@ -346,7 +346,7 @@ def test_every_observer_is_in_the_suite() -> None:
 
 
 def untempered(logits: torch.Tensor) -> torch.Tensor:
-    """Without their temperature, which images of a task may have chosen."""
+    """Return logits without their temperature, which images of a task may have chosen."""
     return logits / logits.std()
 
 

@@ -218,7 +218,7 @@ def test_a_loss_that_diverges_names_task_epoch_and_step() -> None:
 
 
 def test_a_recorded_run_keeps_fisher_whatever_its_own_rule(tmp_path: Path) -> None:
-    """So that runs which replay it with the paper's rule need no image."""
+    """Runs that replay it with the paper's rule then need no image."""
     dataset = small_dataset([4] * 2)
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
     options: dict[str, Any] = {"rule": "mean", "epochs": 1, "batch_size": 8, "align_epochs": 0}

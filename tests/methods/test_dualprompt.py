@@ -100,7 +100,7 @@ def test_the_key_moves_towards_the_queries_of_its_task(monkeypatch: pytest.Monke
 
 
 def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the new classes alone, under the task's own expert, less the pull on its own key."""
+    """It is over the new classes alone, under the task's own expert, less the pull on its key."""
     method, stream = make(sizes=[2, 2], key_weight=0.4)
     method.learn(stream[0])
     found, (general, expert, key, rows) = loss_at_the_start(method, stream[1], monkeypatch)

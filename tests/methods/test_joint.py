@@ -25,7 +25,7 @@ def make(tune: str) -> tuple[Joint, Stream, Trainer]:
 
 @both
 def test_every_task_starts_again(tune: str) -> None:
-    """What an earlier training left behind does not matter: only its images do."""
+    """Only the images of an earlier training matter, not what else it left behind."""
     taught, stream, _ = make(tune)
     for task in stream:
         taught.learn(task)

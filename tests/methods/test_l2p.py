@@ -91,7 +91,7 @@ def test_a_later_task_leaves_older_rows_alone() -> None:
 
 
 def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the new classes alone, less the pull on the keys that were chosen."""
+    """It is over the new classes alone, less the pull on the keys that were chosen."""
     method, stream = make(sizes=[2, 2], key_weight=0.4)
     method.learn(stream[0])
     found, (prompts, keys, rows) = loss_at_the_start(method, stream[1], monkeypatch)

@@ -18,7 +18,7 @@ def images(count: int = 3) -> torch.Tensor:
 
 
 def elaborate_vit() -> ViT:
-    """With what some ViTs have and others not: layer scale, norms of queries and keys, no bias."""
+    """Make a ViT of what only some have: layer scale, norms of queries and keys, no bias."""
     torch.manual_seed(0)
     settings = {"init_values": 0.5, "qk_norm": True, "qkv_bias": False, "num_classes": 0}
     shape = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3}

@@ -67,7 +67,7 @@ def test_every_vector_is_told_from_the_others() -> None:
 
 
 def test_the_loss_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the new classes alone, and class means and features are told from each other."""
+    """It is over the new classes alone, and class means and features are told from each other."""
     method, trainer, stream = learned([2, 2], tasks=1, orth=0.7)
     means = method.classes.tensors["mean"].clone()
     found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)

@@ -44,7 +44,7 @@ def test_a_later_task_may_have_more_images_of_known_classes() -> None:
 
 
 def test_a_checkpoint_of_means_in_float32_is_gone_on_with() -> None:
-    """As earlier versions wrote it."""
+    """Earlier versions wrote such means."""
     method, stream, trainer = made()
     method.learn(stream[0])
     older, its_stream, _ = made()

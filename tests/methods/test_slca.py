@@ -83,7 +83,7 @@ def test_old_rows_are_not_trained_and_the_network_is_slow(monkeypatch: pytest.Mo
 
 
 def test_the_loss_of_a_later_task_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the new classes alone, under the network as the last task left it."""
+    """It is over the new classes alone, under the network as the last task left it."""
     method, stream, trainer = make([2, 3, 1], lr=0.1)
     method.learn(stream[0])
     found, (*_, rows) = loss_at_the_start(method, stream[1], monkeypatch)

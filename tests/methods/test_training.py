@@ -24,7 +24,7 @@ def world() -> tuple[Trainer, Task]:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, Task, dict[str, Any]]:
-    """What training is asked to do; it is not done."""
+    """Return what training is asked to do; it is not done."""
     found: dict[str, Any] = {}
 
     def fit(task: Task, attached: Any, loss: Any, groups: Any, schedule: Schedule) -> None:

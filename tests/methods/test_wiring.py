@@ -1,4 +1,4 @@
-"""What each method asks of the shared parts: training, alignment, class memory, penalties.
+"""Requests of each method to the shared parts: training, alignment, class memory, penalties.
 
 The tables are written by hand from the papers and the authors' settings. Nothing is trained: a spy
 in the place of training and alignment writes down what it was asked for.

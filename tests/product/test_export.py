@@ -179,7 +179,7 @@ def _linears(vit: ViT) -> int:
 
 
 def test_a_network_that_is_trained_is_not_foldable() -> None:
-    """What is folded would not follow it."""
+    """A folded copy would not follow it."""
     assert foldable(another_vit())
     assert not foldable(another_vit().trainable_copy())
 

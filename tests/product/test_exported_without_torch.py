@@ -173,7 +173,7 @@ def test_from_python(exported: Path) -> None:
 def test_the_square_is_the_test_transforms(
     shape: tuple[int, int], size: int, resize: int, interpolation: Interpolation, crop: Crop
 ) -> None:
-    """Of noise, where resampling overshoots most; in grey levels, of 255."""
+    """Noise is cut, where resampling overshoots most; differences are in grey levels, of 255."""
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     looks = Preprocessing(size, (0.0,) * 3, (1.0,) * 3, resize, interpolation, crop)
     sizes = torch.tensor([shape])

@@ -86,7 +86,7 @@ def test_a_damaged_old_version_blocks_only_what_needs_it(model: Path) -> None:
 
 
 def test_a_class_can_be_forgotten_for_good_though_an_old_version_is_damaged(model: Path) -> None:
-    """What it held nobody knows, so it goes, and all before it."""
+    """Nobody knows what it held, so it goes, and all before it."""
     classifier = Classifier.open(model, device="cpu")
     classifier.rename("class 0", "zero")
     file = model / "versions" / "0001.json"
@@ -158,7 +158,7 @@ def test_a_model_of_format_2_is_read_and_learns_on(model: Path) -> None:
 
 
 def rewrite(model: Path, file: str, **changes: Any) -> None:
-    """As if another dafuse had written it: the hash is right."""
+    """Change a file as if another dafuse had written it: the hash is right."""
     content = json.loads((model / file).read_text())
     content.pop("sha256_of_contents", None)
     (model / file).write_text(json.dumps({**content, **changes}))
@@ -384,7 +384,7 @@ def test_a_reader_follows_a_model_that_changes_under_it(model: Path) -> None:
 
 
 class Busy(ModelFolder):
-    """So many times, another process begins to write a file when this one begins to read."""
+    """A folder where another process begins to write when this one reads, so many times."""
 
     def __init__(self, path: Path, times: int) -> None:
         super().__init__(path)
@@ -435,7 +435,7 @@ def test_info_takes_no_version_that_is_being_undone_for_damaged(
 def test_what_was_forgotten_for_good_goes_when_the_model_is_read(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it was killed as soon as the new version counted."""
+    """It goes also where the process was killed as soon as the new version counted."""
     classifier, delete = Classifier.open(model, device="cpu"), ModelFolder.remove_unreachable
     killed = iter([delete, lambda folder: pytest.exit("killed")])  # before and after the step
     monkeypatch.setattr(ModelFolder, "remove_unreachable", lambda folder: next(killed)(folder))

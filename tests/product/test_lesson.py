@@ -1,4 +1,4 @@
-"""What a lesson does and says, by the default method."""
+"""Lessons by the default method: what they do and say."""
 
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class TestLessons:
         assert "of twin was taken for class 1" in "\n".join(report.lines())
 
     def test_the_order_of_lessons_does_not_matter(self, tmp_path: Path) -> None:
-        """At a fixed penalty: the same records, whatever came before them."""
+        """Records are the same at a fixed penalty, whatever came before them."""
         lessons = [pictures({0: 9, 1: 5}), pictures({2: 7}, seed=1), pictures({3: 3}, seed=2)]
         found = []
         for order in ((0, 1, 2), (2, 0, 1)):

@@ -1,4 +1,4 @@
-"""Nothing is opened, truncated or deleted through a link inside a model's folder."""
+"""Links inside a model's folder: nothing is opened, truncated or deleted through one."""
 
 import os
 import shutil

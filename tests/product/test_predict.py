@@ -175,7 +175,7 @@ def test_evaluation_knows_a_class_in_any_spelling(tmp_path: Path, small_network:
 
 
 def test_evaluation_takes_the_test_part_as_it_is(tmp_path: Path, small_network: None) -> None:
-    """With a class that train/ has not, and class folders without images."""
+    """It has a class that train/ has not, and class folders without images."""
     classifier = taught(tmp_path / "model", {0: 6, 1: 6})
     root = tmp_path / "photos"
     write_folders(root / "train", {0: 4})
@@ -216,7 +216,7 @@ def test_a_model_of_format_1_still_answers_as_it_did() -> None:
 
 
 def test_a_model_of_format_1_learns_on(tmp_path: Path) -> None:
-    """What it writes is of the new format; undo goes back to the old one."""
+    """It writes the new format; undo goes back to the old one."""
     shutil.copytree(OLD_MODEL, tmp_path / "model")
     classifier = Classifier.open(tmp_path / "model", device="cpu")
     image = OLD_MODEL.parent / "model-v1-image.png"

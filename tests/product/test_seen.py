@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("small_network")
 
 
 def hashes(classifier: Classifier) -> dict[int, int]:
-    """How many are kept of each class, by its id."""
+    """Return the number of hashes kept of each class, by its id."""
     found = Seen.of(classifier.folder, classifier.version).by_key.values()
     ids = [int(number) for one in found for number in one.classes_N]
     return {number: ids.count(number) for number in sorted(set(ids))}
@@ -195,7 +195,7 @@ def test_for_good_leaves_no_hash_of_the_class_in_any_file(tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_key_gets_one(tmp_path: Path) -> None:
-    """As those of the old format are."""
+    """Models of the old format have none."""
     classifier = create(tmp_path / "model")
     images, names = pictures({0: 4, 1: 4})
     classifier.learn(images, names, recognise=False)

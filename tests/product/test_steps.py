@@ -101,7 +101,7 @@ def test_undo_takes_back_one_step_after_a_class_was_forgotten_for_good(
 
 
 def test_a_class_forgotten_was_never_taught(classifier: Classifier, tmp_path: Path) -> None:
-    """With records of classes, the others are solved as if it had never been there."""
+    """Records of classes let the others be solved as if it had never been there."""
     without = taught(tmp_path / "other", {0: 6, 1: 6})
     without.learn(*pictures({3: 6}, seed=5))
     classifier.undo()
@@ -228,7 +228,7 @@ def test_merge_does_not_overwrite_a_model_that_came_meanwhile(
 
 def test_undo_takes_back_nothing_that_came_while_it_waited(classifier: Classifier) -> None:
     class Meanwhile(Progress):
-        """While the lock is waited for, whoever has it finishes a step."""
+        """A progress by which, while the lock is waited for, its holder finishes a step."""
 
         def say(self, line: str) -> None:
             classifier.folder.publish(after)
@@ -350,7 +350,7 @@ def _mean(record: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_for_good_leaves_no_name_in_versions_that_undo_can_reach(tmp_path: Path) -> None:
-    """Also where the class was forgotten before, and other steps came since."""
+    """None is left either where the class was forgotten before, and other steps came since."""
     model = taught(tmp_path / "model", {0: 4, 1: 4}, {2: 4, 3: 4})
     model.rename("class 1", "oak")
     model.forget("oak")

@@ -1,4 +1,4 @@
-"""What an experiment declares to make of its runs is written under its name, or said not to be."""
+"""Outputs that an experiment declares: each is written under its name, or said not to be."""
 
 from pathlib import Path
 

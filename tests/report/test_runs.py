@@ -124,7 +124,7 @@ def test_other_predictions_that_do_not_hold_together_are_named(tmp_path, spoil):
 
 
 def put(*path, value):
-    """What changes one entry of results: the last of the path under those before it."""
+    """Return a change of one entry of results: the last of the path under those before it."""
 
     def change(content):
         for key in path[:-1]:

@@ -22,7 +22,7 @@ by_torch = pytest.mark.parametrize("method", BY_TORCH)
 
 
 def run_dafuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is printed, to either stream."""
+    """Run dafuse and return what it prints, to either stream."""
     with suppress(SystemExit):
         main([*arguments, "--device", "cpu"])
     said = capsys.readouterr()

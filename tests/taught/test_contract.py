@@ -169,7 +169,7 @@ class TestEveryMethod:
 
     @adds_up
     def test_models_taught_apart_are_one(self, tmp_path: Path, method: str) -> None:
-        """With a class in common and one of its own each: the same as taught together."""
+        """They share a class and have one each alone; joined, they equal a model taught all."""
         settings = dict(SETTINGS[method])
         if method in ("lift", "layup", "klda"):
             settings["penalty"] = 0.1  # else chosen by the images of each lesson

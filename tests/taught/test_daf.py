@@ -1,4 +1,4 @@
-"""What is special about lessons by DAF: it trains, holds images out, and keeps Gaussians."""
+"""Lessons by DAF: it trains, holds images out, and keeps Gaussians."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def state(classifier: Classifier) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def mirrored(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each epoch trained from now on, whether some image was mirrored."""
+    """Record for each epoch trained from now on whether some image was mirrored."""
     found: list[bool] = []
 
     def watched(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,7 +113,7 @@ class TestLessons:
         assert torch.allclose(lower @ lower.T, expected, atol=1e-3)
 
     def test_one_class_at_a_time(self, tmp_path: Path) -> None:
-        """From the very first: no adapter is trained, and yet they are told apart."""
+        """No adapter is trained from the very first on, and yet they are told apart."""
         classifier = create(tmp_path / "model", **QUICK)
         for number in range(3):
             classifier.learn(*pictures({number: 12}, seed=number))

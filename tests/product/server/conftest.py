@@ -46,7 +46,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
-    """On the embedded backbone; it knows A and X."""
+    """Make a model on the embedded backbone; it knows A and X."""
     classifier = create(tmp_path / "model")
     classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
     return classifier

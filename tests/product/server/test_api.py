@@ -133,7 +133,7 @@ def test_the_description_is_whole_and_needs_no_network(asked: httpx.Client) -> N
 
 
 def secured(described: dict[str, Any]) -> dict[str, Any]:
-    """What the description says that each address needs."""
+    """Return what the description says that each address needs."""
     return {
         f"{method} {path}": operation.get("security")
         for path, methods in described["paths"].items()
@@ -175,7 +175,7 @@ def bomb() -> bytes:
 
 
 def postscript() -> bytes:
-    """Which Pillow would hand to another program."""
+    """Return an image that Pillow would hand to another program."""
     return b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
 
 
@@ -490,7 +490,7 @@ def test_uploads_together_have_a_limit_of_memory(greys: Greys) -> None:
 
 
 def test_an_upload_is_in_memory_once() -> None:
-    """Else twice as much is held as is counted."""
+    """Twice as much would be held as is counted otherwise."""
     rng = np.random.default_rng(0)
     contents = [png(rng.integers(0, 256, (800, 800, 3), dtype=np.uint8)) for _ in range(4)]
     asked = httpx.Request("POST", "http://localhost/predict", files=files(*contents))

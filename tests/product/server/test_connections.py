@@ -27,7 +27,7 @@ def greys() -> Greys:
 
 @pytest.fixture
 def address(greys: Greys) -> Iterator[tuple[str, int]]:
-    """Of a server that has room for four connections."""
+    """Yield the address of a server that has room for four connections."""
     with serving(create_app(greys), most=4) as found:
         url = httpx.URL(found)
         yield url.host, url.port or 0

@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_read_stops_no_other(
     pictures: dict[str, list[Path]],
     tmp_path: Path,
 ) -> None:
-    """In a request with others, and in one of its own."""
+    """It may come in a request with others, or in one of its own."""
     expect = playwright.expect
     bad = [tmp_path / f"{number}.heic" for number in range(5)]
     for path in bad:

@@ -22,7 +22,7 @@ from helpers.served_apps import BEARER, TOKEN, files, learned, lesson, png, wait
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the embedded backbone, which a process of its own can load."""
+    """Make a model with the embedded backbone, which a process of its own can load."""
     path = tmp_path_factory.mktemp("served") / "model"
     create(path).learn(*pictures({0: 3, 1: 3}))
     return path
@@ -70,7 +70,7 @@ def _answers(url: str) -> bool:
 
 
 def stopped(run: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) -> str:
-    """What it said last; that it ends at all is seen by the time it is given."""
+    """Stop it and return what it said last; it must end within the time it is given."""
     run.send_signal(by)
     out, err = run.communicate(timeout=20)
     assert err == ""
@@ -216,7 +216,7 @@ def test_where_there_is_no_browser_it_says_so(model: Path, tmp_path: Path) -> No
 
 
 def test_small_answers_are_not_held_back() -> None:
-    """By Nagle's algorithm, which costs a connection that stays open 40 ms for each answer."""
+    """Nagle's algorithm costs a connection that stays open 40 ms for each answer."""
     with (
         listen("127.0.0.1", 0) as listening,
         socket.create_connection(listening.getsockname()),

@@ -115,7 +115,7 @@ def test_flip_is_refused_where_the_method_does_not_train(tmp_path: Path) -> None
 
 
 def test_flip_is_offered_where_adapters_are_trained(tmp_path: Path) -> None:
-    """By its settings, not by its name alone, does lift train."""
+    """Its settings, not its name, say whether lift trains."""
     with teachable(create(tmp_path / "model", tune="first")) as served:
         assert served.get("/classes").json()["flip"] is True
         refused = served.post("/learn?flip=false", headers=BEARER)
@@ -582,7 +582,7 @@ def test_pictures_of_two_requests_are_decoded_in_turn(
 
 
 def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) -> None:
-    """And the other way round: the page keeps large images reduced."""
+    """The other way round holds, too: the page keeps large images reduced."""
     photos = tmp_path / "photos"
     rng = np.random.default_rng(0)
     for name in ("a", "b"):
@@ -599,7 +599,7 @@ def test_a_photograph_taught_by_the_page_is_known_in_a_folder(tmp_path: Path) ->
 
 
 def test_no_picture_is_ever_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by the form's parser, nor by Pillow, nor by a lesson: nothing but the model's files."""
+    """Neither the form's parser nor Pillow nor a lesson writes one: only the model is written."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
