@@ -20,14 +20,14 @@ import numpy as np
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("url")
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("image", type=Path)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--requests", type=int, default=1000, help="at each number of clients")
     parser.add_argument("--pid", type=int, help="of the server, to see its memory")
     options = parser.parse_args()
     where = urlsplit(options.url)
     host, port = where.hostname or "127.0.0.1", where.port or 80
-    request = form_request(where.netloc, options.picture)
+    request = form_request(where.netloc, options.image)
     asyncio.run(load(host, port, request, 1, 20))  # what is only done once is done
     memory = "memory" if options.pid else ""
     print(f"{'clients':>7} {'requests/s':>10} {'p50 ms':>8} {'p99 ms':>8}  {memory:>8}  statuses")
@@ -41,11 +41,9 @@ def main() -> None:
         print(f"{clients:7} {rate:10.1f} {p50:8.1f} {p99:8.1f}  {memory:>8}  {shown}")
 
 
-def form_request(host: str, picture: Path) -> bytes:
-    head = (
-        f'--dafuse\r\nContent-Disposition: form-data; name="f"; filename="{picture.name}"\r\n\r\n'
-    )
-    body = head.encode() + picture.read_bytes() + b"\r\n--dafuse--\r\n"
+def form_request(host: str, image: Path) -> bytes:
+    head = f'--dafuse\r\nContent-Disposition: form-data; name="f"; filename="{image.name}"\r\n\r\n'
+    body = head.encode() + image.read_bytes() + b"\r\n--dafuse--\r\n"
     lines = [
         "POST /predict HTTP/1.1",
         f"Host: {host}",

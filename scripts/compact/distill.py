@@ -4,7 +4,7 @@
         --held-out held-out.npz --teacher deit_tiny_patch16_224.safetensors --out runs/compact
 
 `--sharp`, `--small` and `--held-out` take folders of image files, .npz packs or .npy arrays
-(scripts/compact/pictures.py). No label is used, but to measure with `--held-out`: it and `--sharp`
+(scripts/compact/images.py). No label is used, but to measure with `--held-out`: it and `--sharp`
 then hold the same number of each of ImageNet's classes, in its order. Without `--teacher`, timm
 fetches DeiT-Tiny from its hub.
 
@@ -27,8 +27,8 @@ from checkpoint import Training
 from distances import BlockByBlock, Whole
 from evaluate import class_tokens, measure
 from feed import SHARP_SIDE, SMALL_SIDE, Feed
+from images import Images, load_images
 from networks import STUDENT_PX, TEACHER_PX, make_student, make_teacher
-from pictures import Pictures, load_pictures
 from torch import Tensor, nn
 
 LOG = "log.jsonl"
@@ -71,7 +71,7 @@ class Clock:
 class Exam:
     """Measures a student on photographs that are held out of the distillation."""
 
-    def __init__(self, teacher: nn.Module, known: Pictures, held_out: Pictures) -> None:
+    def __init__(self, teacher: nn.Module, known: Images, held_out: Images) -> None:
         self.head, self.known, self.held_out = teacher.head, known, held_out
         self.theirs = class_tokens(teacher, TEACHER_PX, held_out)
         self.plain = make_student().to(held_out.sizes_N2.device)  # nothing in it is compiled
@@ -87,16 +87,16 @@ def distil(args: argparse.Namespace) -> None:
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     args.out.mkdir(parents=True, exist_ok=True)
-    sharp = load_pictures(args.sharp, SHARP_SIDE, device)
-    small = load_pictures(args.small, SMALL_SIDE, device)
-    print(f"{len(sharp)} sharp and {len(small)} small pictures", flush=True)
+    sharp = load_images(args.sharp, SHARP_SIDE, device)
+    small = load_images(args.small, SMALL_SIDE, device)
+    print(f"{len(sharp)} sharp and {len(small)} small images", flush=True)
     student = make_student().to(device)
     training = Training(student, args.out)
     training.go_on()
     stages = make_stages(args, student, device)
     exam = None
     if args.held_out:
-        held_out = load_pictures(args.held_out, SHARP_SIDE, device)
+        held_out = load_images(args.held_out, SHARP_SIDE, device)
         exam = Exam(make_teacher(args.teacher, TEACHER_PX).to(device), sharp, held_out)
     for stage in stages[training.stage :]:
         run_stage(stage, training, Feed(sharp, small, stage.batch, args.seed), exam, clock)
@@ -177,8 +177,8 @@ def describe(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--sharp", type=Path, nargs="+", required=True, help="sharp pictures")
-    add("--small", type=Path, nargs="+", required=True, help="pictures of 64 pixels")
+    add("--sharp", type=Path, nargs="+", required=True, help="sharp images")
+    add("--small", type=Path, nargs="+", required=True, help="images of 64 pixels")
     add("--held-out", type=Path, nargs="*", default=[], help="photographs to measure with")
     add("--teacher", type=Path, help="DeiT-Tiny as safetensors; by default from timm's hub")
     add("--out", type=Path, required=True, help="folder for weights, checkpoint and log")

@@ -18,8 +18,8 @@ import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
+from images import Images, load_images
 from networks import TEACHER_PX, make_teacher
-from pictures import Pictures, load_pictures
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from views import normalise, plain_views, render
@@ -46,17 +46,17 @@ def load_student(file: Path) -> tuple[nn.Module, int]:
 
 
 @torch.inference_mode()
-def class_tokens(vit: nn.Module, px: int, pictures: Pictures) -> Tensor:
+def class_tokens(vit: nn.Module, px: int, images: Images) -> Tensor:
     """Class tokens [N, D] after the final norm, under the test transform."""
     found = []
-    for chosen in torch.arange(len(pictures), device=pictures.sizes_N2.device).split(250):
-        images = normalise(render(plain_views(pictures.take(chosen)), px))
-        found.append(vit.forward_features(images)[:, 0])
+    for chosen in torch.arange(len(images), device=images.sizes_N2.device).split(250):
+        shown = normalise(render(plain_views(images.take(chosen)), px))
+        found.append(vit.forward_features(shown)[:, 0])
     return torch.cat(found)
 
 
 def measure(
-    vit: nn.Module, px: int, head: nn.Module, theirs: Tensor, known: Pictures, held: Pictures
+    vit: nn.Module, px: int, head: nn.Module, theirs: Tensor, known: Images, held: Images
 ) -> dict[str, float]:
     """Top-1 by the teacher's head, cosine to its class tokens, and what the known images teach."""
     taught = class_tokens(vit, px, known), classes_of(known)
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    known, held = (load_pictures(files, SIDE, device) for files in (args.known, args.held_out))
+    known, held = (load_images(files, SIDE, device) for files in (args.known, args.held_out))
     teacher = make_teacher(args.teacher, TEACHER_PX).to(device)
     theirs = class_tokens(teacher, TEACHER_PX, held)
     networks = {"teacher": (teacher, TEACHER_PX)}
@@ -113,12 +113,12 @@ def main() -> None:
         print(json.dumps({"network": name, "pixels": px} | found), flush=True)
 
 
-def classes_of(pictures: Pictures) -> Tensor:
+def classes_of(images: Images) -> Tensor:
     """The same number of each class in order; then, if some are left, one more of each."""
-    each, more = divmod(len(pictures), CLASSES)
+    each, more = divmod(len(images), CLASSES)
     if more or not each:
-        raise SystemExit(f"{len(pictures)} pictures are not the same number of each class")
-    order = torch.arange(CLASSES, device=pictures.sizes_N2.device)
+        raise SystemExit(f"{len(images)} images are not the same number of each class")
+    order = torch.arange(CLASSES, device=images.sizes_N2.device)
     if each == 1:
         return order
     return torch.cat([order.repeat_interleave(each - 1), order])

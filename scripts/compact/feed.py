@@ -1,9 +1,9 @@
-"""Batches of views for distillation: sharp photographs and small pictures in one batch."""
+"""Batches of views for distillation: sharp photographs and small images in one batch."""
 
 from collections.abc import Callable
 
 import torch
-from pictures import Pictures
+from images import Images
 from torch import Tensor
 from views import (
     Mixing,
@@ -16,7 +16,7 @@ from views import (
     render,
 )
 
-SHARP_SIDE, SMALL_SIDE = 240, 64  # pixels of the squares that hold the pictures
+SHARP_SIDE, SMALL_SIDE = 240, 64  # pixels of the squares that hold the images
 SHARP_SHARE = 0.6  # of a batch
 SHARP_RESOLUTIONS = (240, 240, 240, 240, 240, 150, 96, 60)  # each view is reduced to one of these
 SMALL_RESOLUTIONS = (64, 64, 64, 48, 40, 32, 32, 24)
@@ -25,7 +25,7 @@ SMALL_RESOLUTIONS = (64, 64, 64, 48, 40, 32, 32, 24)
 class Feed:
     """Batches of views; the number of the step decides what is drawn."""
 
-    def __init__(self, sharp: Pictures, small: Pictures, batch: int, seed: int) -> None:
+    def __init__(self, sharp: Images, small: Images, batch: int, seed: int) -> None:
         device = sharp.sizes_N2.device
         self.batch, self.seed, self.device = batch, seed, device
         first = round(SHARP_SHARE * batch)
@@ -44,8 +44,8 @@ class Feed:
         """Show the step's views at each of these sizes, normalised."""
         seed = 4 * (self.seed * 10_000_000 + step)
         views = [
-            draw_views(pictures, count, bank, seed + number)
-            for number, (pictures, count, bank) in enumerate(self.pools)
+            draw_views(images, count, bank, seed + number)
+            for number, (images, count, bank) in enumerate(self.pools)
         ]
         order = torch.Generator(self.device).manual_seed(seed + 2)
         shuffled = torch.randperm(self.batch, device=self.device, generator=order)

@@ -1,4 +1,4 @@
-"""Random views of pictures, which teacher and student see alike, each at its own size.
+"""Random views of images, which teacher and student see alike, each at its own size.
 
 Crop, flip, colour, loss of resolution, mixup and cutmix are draws; `render` shows what was drawn at
 any number of pixels. All of it runs on the device, and one seed gives the same views again.
@@ -8,12 +8,12 @@ import math
 from typing import NamedTuple
 
 import torch
-from pictures import Pictures
+from images import Images
 from torch import Tensor
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SMALLEST_CROP, JITTER = 0.15, 0.3  # share of the area; strength of the changes of colour
-MIXED = 2 / 3  # share of the views that are two pictures, half of them mixup, half cutmix
+MIXED = 2 / 3  # share of the views that are two images, half of them mixup, half cutmix
 
 
 class Views(NamedTuple):
@@ -34,21 +34,21 @@ class Mixing(NamedTuple):
     centre_N2: Tensor  # centre of that box, in [0, 1]
 
 
-def draw_views(pictures: Pictures, count: int, bank_RSS: Tensor, seed: int) -> Views:
+def draw_views(images: Images, count: int, bank_RSS: Tensor, seed: int) -> Views:
     """Draw so many views; each gets a loss of resolution of the bank."""
-    device = pictures.sizes_N2.device
+    device = images.sizes_N2.device
     generator = torch.Generator(device).manual_seed(seed)
-    chosen = torch.randint(len(pictures), (count,), device=device, generator=generator)
+    chosen = torch.randint(len(images), (count,), device=device, generator=generator)
     blur = torch.randint(len(bank_RSS), (count,), device=device, generator=generator)
     draw = torch.rand(8, count, device=device, generator=generator)
-    height_N, width_N = pictures.sizes_N2[chosen].T
+    height_N, width_N = images.sizes_N2[chosen].T
     area_N = height_N * width_N * (SMALLEST_CROP + (1 - SMALLEST_CROP) * draw[0])
     ratio_N = torch.exp((2 * draw[1] - 1) * math.log(4 / 3))
     tall_N = torch.minimum((area_N * ratio_N).sqrt(), height_N)
     wide_N = torch.minimum((area_N / ratio_N).sqrt(), width_N)
     top_N, left_N = draw[2] * (height_N - tall_N), draw[3] * (width_N - wide_N)
     return Views(
-        pixels_NCSS=pictures.squares_NSS3[chosen].permute(0, 3, 1, 2),
+        pixels_NCSS=images.squares_NSS3[chosen].permute(0, 3, 1, 2),
         box_N4=torch.stack([top_N, left_N, tall_N, wide_N], 1),
         flip_N=draw[4] < 0.5,
         blur_NSS=bank_RSS[blur],
@@ -63,18 +63,18 @@ def draw_mixing(count: int, device: torch.device, seed: int) -> Mixing:
     return Mixing(share_N, draw[2] < 0.5, draw[3:5].T)
 
 
-def plain_views(pictures: Pictures, whole: float = 256 / 224) -> Views:
+def plain_views(images: Images, whole: float = 256 / 224) -> Views:
     """The test transform: the centre square, `whole` times smaller than the short side."""
-    size_N = pictures.sizes_N2.amin(1) / whole
-    corner_N2 = (pictures.sizes_N2 - size_N[:, None]) / 2
+    size_N = images.sizes_N2.amin(1) / whole
+    corner_N2 = (images.sizes_N2 - size_N[:, None]) / 2
     box_N4 = torch.cat([corner_N2, size_N[:, None], size_N[:, None]], 1)
-    same_SS = torch.eye(pictures.side, device=size_N.device)
+    same_SS = torch.eye(images.side, device=size_N.device)
     return Views(
-        pixels_NCSS=pictures.squares_NSS3.permute(0, 3, 1, 2),
+        pixels_NCSS=images.squares_NSS3.permute(0, 3, 1, 2),
         box_N4=box_N4,
-        flip_N=torch.zeros(len(pictures), dtype=torch.bool, device=size_N.device),
-        blur_NSS=same_SS.expand(len(pictures), -1, -1),
-        colour_N3=torch.ones(len(pictures), 3, device=size_N.device),
+        flip_N=torch.zeros(len(images), dtype=torch.bool, device=size_N.device),
+        blur_NSS=same_SS.expand(len(images), -1, -1),
+        colour_N3=torch.ones(len(images), 3, device=size_N.device),
     )
 
 

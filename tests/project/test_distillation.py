@@ -20,7 +20,7 @@ NAME = "dafuse_compact_patch16_128.safetensors"
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[str]:
-    """Arguments that name a few pictures of noise, and a teacher that knows nothing."""
+    """Arguments that name a few images of noise, and a teacher that knows nothing."""
     noise = np.random.default_rng(0).integers(0, 255, (6, 64, 64, 3), dtype=np.uint8)
     np.save(tmp_path / "small.npy", noise)
     files = [io.BytesIO() for _ in noise]
@@ -65,7 +65,7 @@ def test_a_distillation_that_was_stopped_ends_with_the_same_bits(
     assert all(tensor.dtype == torch.float16 for tensor in ours.values())
 
 
-def test_a_folder_without_pictures_is_refused(sources: list[str], tmp_path: Path) -> None:
+def test_a_folder_without_images_is_refused(sources: list[str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = subprocess.run(
         [sys.executable, "distill.py", *sources, "--small", tmp_path / "empty", "--out", tmp_path],
@@ -73,7 +73,7 @@ def test_a_folder_without_pictures_is_refused(sources: list[str], tmp_path: Path
         capture_output=True,
         text=True,
     )
-    assert found.stderr.strip() == f"there are no pictures in {tmp_path / 'empty'}"
+    assert found.stderr.strip() == f"there are no images in {tmp_path / 'empty'}"
 
 
 def test_the_published_log_draws_a_curve(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures to distil with, on the device: squares of equal size, each with its true extent.
+"""Images to distil with, on the device: squares of equal size, each with its true extent.
 
 A source is a folder tree of image files (labels are not used), an .npz of encoded images (`blob`,
 their bytes one after another, and `lengths`), or a .npy of uint8 [N, S, S, 3].
@@ -18,7 +18,7 @@ from torch import Tensor
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp"}
 
 
-class Pictures(NamedTuple):
+class Images(NamedTuple):
     """Images at the top left of squares, whose rest repeats their last row and column."""
 
     squares_NSS3: Tensor  # uint8
@@ -31,20 +31,20 @@ class Pictures(NamedTuple):
     def __len__(self) -> int:
         return len(self.squares_NSS3)
 
-    def take(self, chosen: Tensor) -> "Pictures":
-        return Pictures(self.squares_NSS3[chosen], self.sizes_N2[chosen])
+    def take(self, chosen: Tensor) -> "Images":
+        return Images(self.squares_NSS3[chosen], self.sizes_N2[chosen])
 
 
-def load_pictures(sources: list[Path], side: int, device: torch.device) -> Pictures:
+def load_images(sources: list[Path], side: int, device: torch.device) -> Images:
     """Decode all sources, in order; a side longer than the square is cut to its middle."""
     with ThreadPoolExecutor() as pool:
         encoded = [one for source in sources for one in _encoded(source)]
         if not encoded:
-            raise SystemExit(f"there are no pictures in {', '.join(map(str, sources))}")
+            raise SystemExit(f"there are no images in {', '.join(map(str, sources))}")
         found = list(pool.map(lambda one: _square(one, side), encoded))
     squares_NSS3 = torch.from_numpy(np.stack([square for square, _ in found]))
     sizes_N2 = torch.tensor([size for _, size in found], dtype=torch.float32)
-    return Pictures(squares_NSS3.to(device), sizes_N2.to(device))
+    return Images(squares_NSS3.to(device), sizes_N2.to(device))
 
 
 def _encoded(source: Path) -> Iterator[bytes | np.ndarray]:
