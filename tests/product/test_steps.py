@@ -350,7 +350,7 @@ def _mean(record: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_for_good_leaves_no_name_in_versions_that_undo_can_reach(tmp_path: Path) -> None:
-    """None is left either where the class was forgotten before, and other steps came since."""
+    """It leaves none even if the class was forgotten before and other steps came since."""
     model = taught(tmp_path / "model", {0: 4, 1: 4}, {2: 4, 3: 4})
     model.rename("class 1", "oak")
     model.forget("oak")

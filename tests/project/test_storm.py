@@ -65,7 +65,7 @@ def test_a_failure_is_counted_and_told_with_its_seed(
 
 @pytest.mark.parametrize("way", PLACES)
 def test_every_harm_takes_the_file_away(way: str, tmp_path: Path) -> None:
-    """A trial would count as survived otherwise in which nothing was to be survived."""
+    """Otherwise a trial that took nothing away would count as survived."""
     for name in ("folder", "outside"):
         (tmp_path / name).mkdir()
     file = tmp_path / "folder" / "file"

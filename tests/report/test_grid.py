@@ -63,7 +63,7 @@ def test_three_options_are_no_grid(tmp_path: Path) -> None:
 
 
 def test_of_several_methods_each_has_its_own(tmp_path: Path) -> None:
-    """Where more than two options differ, the first runs down, all others together run across."""
+    """More than two options differ: the first runs down, all others together run across."""
     for features in ("last", "all"):
         for width, head in ((0, "ridge"), (9, "ridge"), (0, "lda")):
             options = {"name": "lift", "features": features, "width": width, "head": head}

@@ -120,9 +120,9 @@ class Demo:
 
     def _ask(self, model: "Classifier") -> None:
         """Ask about an image of a class that only the second lesson brings."""
-        picture = self.out / "test" / "church" / "000.jpg"
-        self._say("predict", self.out / "model", picture)
-        (answer,), took = _timed(lambda: model.predict(picture))
+        image = self.out / "test" / "church" / "000.jpg"
+        self._say("predict", self.out / "model", image)
+        (answer,), took = _timed(lambda: model.predict(image))
         closest, sure = answer.top[0]
         said = f"unknown (closest: {closest})" if answer.unknown else closest
         self.console.print(f"  {said}, {sure:.1%} sure, in {took:.2f} s")

@@ -490,7 +490,7 @@ def test_uploads_together_have_a_limit_of_memory(greys: Greys) -> None:
 
 
 def test_an_upload_is_in_memory_once() -> None:
-    """Twice as much would be held as is counted otherwise."""
+    """Otherwise twice as much would be held as is counted."""
     rng = np.random.default_rng(0)
     contents = [png(rng.integers(0, 256, (800, 800, 3), dtype=np.uint8)) for _ in range(4)]
     asked = httpx.Request("POST", "http://localhost/predict", files=files(*contents))
