@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 LARGEST = 2**63  # no whole number of ours is as large
-DEEPEST = 50  # levels of what is not described
+DEEPEST_VALUE = 50  # levels of what is not described
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < LARGEST
 
 
-def _is_shallow(value: Any, levels: int = DEEPEST) -> bool:
+def _is_shallow(value: Any, levels: int = DEEPEST_VALUE) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
     return not isinstance(value, list) or (

@@ -4,7 +4,7 @@ import json
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -12,10 +12,9 @@ import torch
 
 from dafuse.backbones.registry import COMPACT_V1
 from dafuse.data.batches import Loader
-from dafuse.engine.config import STREAM_OPTIONS, RunConfig
+from dafuse.engine.config import NUMBERS, STREAM_OPTIONS, RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.run import Bench, resolved, run
-from dafuse.engine.streams import LIMITS
 from dafuse.errors import DafuseError
 from dafuse.report.page import page
 from dafuse.report.runs import load_run
@@ -100,10 +99,18 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path: Path) ->
     refused("blurry_share is not for --stream online, but for blurry", stream="online",
             blurry_share=0.3)  # fmt: skip
     refused("points is not for --stream tasks", points=3)
-    refused("disjoint_share must be from 0 to 1, not 1.5", stream="blurry", disjoint_share=1.5)
-    refused("visits must be from 2 to", stream="repeated", visits=1)
-    refused("observed_batch must be from 1", stream="online", observed_batch=0)
-    refused("points must be from 1", stream="online", points=0)
+    refused(
+        "disjoint_share must be at least 0 and at most 1, not 1.5",
+        stream="blurry",
+        disjoint_share=1.5,
+    )
+    refused("visits must be at least 2 and", stream="repeated", visits=1)
+    refused("observed_batch must be at least 1", stream="online", observed_batch=0)
+    refused("points must be at least 1", stream="online", points=0)
+    refused("points must be a whole number or null, not True", stream="online", points=True)
+    refused("seed must be at least 0 and at most 4294967295, not -1", seed=-1)
+    refused("workers must be at least 0 and at most 4096, not 5000", workers=5000)
+    refused("memory_gb must be a number or null, not 'much'", memory_gb="much")
 
 
 def test_runs_in_tasks_keep_their_hash_and_their_folder(bench: Bench, tmp_path: Path) -> None:
@@ -127,7 +134,11 @@ def test_options_of_other_streams_do_not_count() -> None:
     assert online.hash() != BASE.hash()
     assert online.hash() == replace(online, visits=5).hash()
     assert online.hash() != replace(online, observed_batch=5).hash()
-    assert set(LIMITS) == set(STREAM_OPTIONS)
+
+
+def test_every_number_of_a_run_has_its_range_on_its_field() -> None:
+    hints = get_type_hints(RunConfig, include_extras=True)
+    assert {name for name, hint in hints.items() if get_origin(hint) is Annotated} == set(NUMBERS)
 
 
 WRITING = ("os", "replace", 7)  # between a checkpoint's tensors and its record

@@ -167,6 +167,7 @@ IMPOSSIBLE = {
     "half an image": (put("tasks", 0, "images", "train", value=0.5), "images.train"),
     "bytes of another kind": (put("tasks", 3, "kept_bytes", value=[1]), "kept_bytes is not a"),
     "a loss of words": (put("tasks", 0, "loss", value=["a"]), r"loss\[0\] is not a number"),
+    "a deviation of words": (put("tasks", 0, "compiled_deviation", value="xx"), "is not a number"),
     "a β of words": (put("tasks", 1, "diagnosis", "beta", value="x"), "beta is not a list"),
     "a β of half its quantiles": (
         lambda c: c["tasks"][1]["diagnosis"]["beta"][0]["quantiles"].pop("50"),
@@ -282,6 +283,12 @@ def test_what_a_run_does_not_tell_is_empty(tmp_path):
     assert (found.confusion, found.seconds) == ([], 2.0)
     assert found.diagnosed(lambda measured: measured.beta) == []
     assert "seed 1993" in page([found])
+
+
+def test_a_diagnosis_is_parsed_once_for_all_figures(tmp_path):
+    found = load_run(make_run(tmp_path / "run", tasks=2, diagnosed=True))
+    first, again = (found.diagnosed(lambda measured: measured.beta) for _ in range(2))
+    assert first[0][1] is again[0][1]
 
 
 # ---- names and groups

@@ -16,7 +16,7 @@ NAMED = ("method", "data")  # options that are a name with options of its own
 NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
 MOST_BYTES = 2**18  # bytes of a file
 MOST = 20_000  # values, each counted as often as an alias stands for it
-DEEPEST = 40
+DEEPEST_RECIPE = 40
 GREATEST = 10**30
 WRONG = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
@@ -99,7 +99,7 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
             count, depth = count + more, max(depth, deeper)
             if count > MOST:
                 raise yaml.YAMLError(f"{_place(node)}: aliases stand for more than {MOST:,} values")
-    if depth >= DEEPEST:
+    if depth >= DEEPEST_RECIPE:
         raise yaml.YAMLError("lists and keys lie in each other too deeply")
     known[id(node)] = count, depth + 1
     return count, depth + 1

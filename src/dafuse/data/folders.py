@@ -26,7 +26,7 @@ AWAY = "a link out of the class folder is not followed; put the images themselve
 NOWHERE = "a link that leads nowhere"
 TWICE = "the same folder as"
 Met = dict[Path, Path]  # each folder that was read, without links: the path it was read by
-HELD_OUT = ("test", "val", "valid")  # the first of these beside train/ holds the test images
+TEST_FOLDERS = ("test", "val", "valid")  # the first of these beside train/ holds the test images
 
 
 def folder(root: str | Path, test_fraction: float = 0.2, split_seed: int = 0) -> Dataset:
@@ -103,7 +103,7 @@ def _train_and_test(top: Path) -> _Parts:
     train = inside.get("train")
     if train is None:
         return _Parts(top, None, [])
-    for name in HELD_OUT:
+    for name in TEST_FOLDERS:
         if name in inside:
             return _Parts(train, inside[name], _beside(top, train, inside[name]))
     # A lone train/ is a class (images of trains) only if it holds images, not class folders.

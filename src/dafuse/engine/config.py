@@ -4,11 +4,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from dafuse.backbones.registry import COMPACT
 from dafuse.engine.results import CONFIG
 from dafuse.errors import DafuseError
+from dafuse.methods.options import Range, Seed, Share
 from dafuse.shapes import require_shape
 
 # options that do not change a result: a run may continue with other values
@@ -24,6 +25,7 @@ STREAMS: dict[str, tuple[str, ...]] = {
 DAF_LATER = {"head": "aligned", "head_width": 5000}
 LATER: dict[str, dict[str, Any]] = dict.fromkeys(("daf", "daf-paper", "daf-retrieval"), DAF_LATER)
 STREAM_OPTIONS = tuple(dict.fromkeys(option for own in STREAMS.values() for option in own))
+NUMBERS = (*STREAM_OPTIONS, "seed", "workers", "memory_gb")  # whose fields have ranges
 
 
 @dataclass(kw_only=True)
@@ -71,18 +73,18 @@ class RunConfig:
     increment: int | list[int] = 10
     order: Literal["seed", "natural"] | list[int] = "seed"
     stream: Literal["tasks", "online", "blurry", "repeated"] = "tasks"
-    points: int | None = None
-    observed_batch: int = 10
-    disjoint_share: float = 0.5
-    blurry_share: float = 0.1
-    visits: int = 3
-    seed: int = 1993
+    points: Annotated[int | None, Range(1, 10**6)] = None
+    observed_batch: Annotated[int, Range(1, 10**6)] = 10
+    disjoint_share: Share = 0.5
+    blurry_share: Share = 0.1
+    visits: Annotated[int, Range(2, 10**6)] = 3
+    seed: Seed = 1993
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     compiled: bool | None = None
     deterministic: bool = False
-    workers: int | None = None
-    memory_gb: float | None = None
+    workers: Annotated[int | None, Range(0, 4096)] = None
+    memory_gb: Annotated[float | None, Range(0, 2**20)] = None
     record: bool = False
     replay: str | None = None
     out: str | None = None

@@ -52,6 +52,7 @@ TASK = Keys(
         "loss": Maybe([NUMBER]),
         "calibration_error": Maybe(AMOUNT),
         "correct_then": Maybe([COUNT]),
+        "compiled_deviation": Maybe(NUMBER),
         "diagnosis": Maybe(DIAGNOSIS),
     },
 )

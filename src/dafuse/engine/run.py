@@ -44,7 +44,7 @@ class Bench:
 def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
     """Open everything that a run needs; all errors in its input are raised here."""
     progress = progress or Progress()
-    _check_numbers(config)
+    require_possible(config)
     network = build_backbone(config.backbone, config.normalize)
     require_suitable(config, network)  # before its weights are fetched and images are read
     name, options = _split_name(config.data)
@@ -158,13 +158,6 @@ def _load(
 
 def _split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return named["name"], {key: value for key, value in named.items() if key != "name"}
-
-
-def _check_numbers(config: RunConfig) -> None:
-    for name, most in (("seed", 2**32 - 1), ("workers", 4096), ("memory_gb", 2**20)):
-        value = getattr(config, name)
-        if value is not None and not 0 <= value <= most:
-            raise DafuseError(f"{name} must be from 0 to {most}, not {value}")
 
 
 def _add(

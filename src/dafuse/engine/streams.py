@@ -5,33 +5,24 @@ from typing import Any
 from dafuse.data.dataset import Dataset
 from dafuse.data.stream import Stream, Task, class_order, require_order, task_sizes
 from dafuse.data.taskless import blurry, online, repeated, taskless_stream
-from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig
+from dafuse.engine.config import NUMBERS, STREAM_OPTIONS, STREAMS, RunConfig
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
+from dafuse.methods.options import require_valid
 from dafuse.methods.registry import require_observes
-
-LIMITS = {
-    "points": (1, 10**6),
-    "observed_batch": (1, 10**6),
-    "disjoint_share": (0, 1),
-    "blurry_share": (0, 1),
-    "visits": (2, 10**6),
-}
 
 
 def require_possible(config: RunConfig) -> None:
-    """Refuse a stream that is impossible, or that the method cannot learn, before work begins."""
+    """Refuse numbers and streams that are impossible, or that the method cannot learn."""
     if config.stream not in STREAMS:
         raise DafuseError(f"no stream is called {config.stream!r}; there are {', '.join(STREAMS)}")
     usual = RunConfig()
     for name in STREAM_OPTIONS:
-        value, (low, high) = getattr(config, name), LIMITS[name]
-        if name not in STREAMS[config.stream] and value != getattr(usual, name):
+        if name not in STREAMS[config.stream] and getattr(config, name) != getattr(usual, name):
             kinds = ", ".join(kind for kind, options in STREAMS.items() if name in options)
             raise DafuseError(f"{name} is not for --stream {config.stream}, but for {kinds}")
-        if value is not None and not low <= value <= high:
-            raise DafuseError(f"{name} must be from {low} to {high}, not {value}")
+    require_valid(RunConfig, {name: getattr(config, name) for name in NUMBERS})
     if config.stream != "tasks":
         require_observes(config.method["name"], config.stream, config.method)
 

@@ -37,7 +37,7 @@ from dafuse.shapes import (
 from dafuse.taught.table import entry_of
 
 FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
-DEEPEST = 8  # lists and objects within each other
+DEEPEST_VERSION = 8  # lists and objects within each other
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 def _require_countable(value: Any, depth: int = 0) -> None:
     """Refuse whole numbers larger, and lists nested deeper, than anything of ours."""
-    _require(depth <= DEEPEST, "it is nested too deeply")
+    _require(depth <= DEEPEST_VERSION, "it is nested too deeply")
     if isinstance(value, int):
         _require(abs(value) < LARGEST, "a number in it is too large")
     if isinstance(value, dict | list):

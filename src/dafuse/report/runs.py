@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -174,16 +175,15 @@ class RunResult(Results):
     @property
     def curve(self) -> list[float]:
         """Accuracy in percent over all seen classes after each task; NaN without test images."""
-        curve = self.matrix.curve_per_sample()
-        return [
-            a if sum(n) else float("nan") for a, n in zip(curve, self.matrix.total, strict=True)
-        ]
+        return self.matrix.curve_per_sample()
+
+    @cached_property
+    def _diagnoses(self) -> list[Diagnosis]:
+        return [Diagnosis.parsed(task.diagnosis) for task in self.tasks]
 
     def diagnosed(self, part: Callable[[Diagnosis], T | None]) -> list[tuple[int, T]]:
         """(task counted from 1, value) for the tasks whose diagnosis has this part."""
-        found = (
-            (t, part(Diagnosis.parsed(task.diagnosis))) for t, task in enumerate(self.tasks, 1)
-        )
+        found = ((t, part(measured)) for t, measured in enumerate(self._diagnoses, 1))
         return [(t, value) for t, value in found if value is not None]
 
 
