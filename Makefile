@@ -19,7 +19,7 @@ test: .venv/test-ready .venv-light/test-ready
 test-light: .venv-light/test-ready
 	$(LIGHT)/pytest --confcutdir tests/light tests/light
 
-# the storm: kills, full disks, damaged files, hostile pictures and requests (docs/reliability.md)
+# the storm: kills, full disks, damaged files, hostile images and requests (docs/reliability.md)
 MINUTES ?= 5
 SEED ?= 1
 faults: .venv/test-ready

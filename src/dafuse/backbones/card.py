@@ -24,7 +24,7 @@ PREFIX = "dafuse."
 SEAL = "sha256_of_all_before"
 INPUT = "pixels"
 # for people who have the file but not dafuse
-PICTURES = {
+IMAGES = {
     "input": "pixels: float32 [N, 3, size, size], RGB, 0 to 255 (the graph applies mean and std)",
     "resize_and_crop": "the short side to `resize`, then the centre square of `size`; with crop "
     "squash both sides to `resize`",
@@ -60,7 +60,7 @@ class BackboneCard:
     made_by: str  # the version of dafuse
 
     def properties(self) -> dict[str, str]:
-        content = {"backbone_format": FORMAT, **asdict(self), "how_to": PICTURES | FEATURES}
+        content = {"backbone_format": FORMAT, **asdict(self), "how_to": IMAGES | FEATURES}
         return as_properties(content)
 
 

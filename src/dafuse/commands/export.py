@@ -34,7 +34,7 @@ def export(model: Model, file: str, /, *, int8: bool = False, weights: Weights =
         f"images of {size} x {size} pixels"
     )
     print(
-        f"compared with the model on {difference.pictures} made-up images: the same answer for "
+        f"compared with the model on {difference.images} made-up images: the same answer for "
         f"{difference.same}; probabilities differ by up to {difference.largest:.2g}, "
         f"by {difference.mean:.2g} on average"
     )

@@ -183,10 +183,10 @@ def _mistakes(answered: Sequence[Answered], known: set[str]) -> str:
 
 def _thumbnail(image: object) -> str:
     """A small JPEG as a data URI."""
-    picture = Image.fromarray(pixels_of(image))  # type: ignore[arg-type]
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    small = Image.fromarray(pixels_of(image))  # type: ignore[arg-type]
+    small.thumbnail((THUMBNAIL, THUMBNAIL))
     file = io.BytesIO()
-    picture.save(file, "JPEG", quality=80)
+    small.save(file, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 

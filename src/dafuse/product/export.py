@@ -41,7 +41,7 @@ class Difference:
     largest: float  # of probabilities
     mean: float
     familiarity: float  # the largest
-    pictures: int
+    images: int
     same: int  # of the images: the same class, or unknown by both
 
 

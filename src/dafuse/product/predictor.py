@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dafuse.backbones.card import (
+    IMAGES,
     LINE,
-    PICTURES,
     PREFIX,
     VALUE,
     as_properties,
@@ -47,7 +47,7 @@ SHAPE = Keys(  # of a card's values
     }
 )
 OUTPUTS = ("logits", "probabilities", "familiarity")
-HOW_TO = PICTURES | {
+HOW_TO = IMAGES | {
     "outputs": "logits [N, C]; probabilities [N, C], softmax(logits / temperature); familiarity "
     "[N]: below `threshold` the answer is unknown",
 }

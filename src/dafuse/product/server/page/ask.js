@@ -1,7 +1,7 @@
 // "What is this?": images in, classes as bars out; of many images also a summary.
 
 import { offerCamera } from "./camera.js";
-import { byId, count, make, note, percent, picture, say, takesFiles } from "./elements.js";
+import { byId, count, make, note, percent, say, takesFiles, thumbnail } from "./elements.js";
 import { forms, send, sentence } from "./server.js";
 import { chosen, showSummary, whenChosen } from "./summary.js";
 
@@ -87,7 +87,7 @@ function card({ file, found }) {
   const bars = make("ul", "bars");
   bars.append(...found.top.map(bar));
   text.append(bars);
-  item.append(picture(file, file.name || "the image"), text);
+  item.append(thumbnail(file, file.name || "the image"), text);
   return item;
 }
 

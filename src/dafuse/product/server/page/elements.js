@@ -49,7 +49,7 @@ export async function agreed(dialog) {
 }
 
 // An image as the browser shows it; its memory is given back as soon as it is drawn.
-export function picture(file, alt) {
+export function thumbnail(file, alt) {
   const image = make("img");
   image.alt = alt;
   image.src = URL.createObjectURL(file);

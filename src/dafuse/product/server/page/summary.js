@@ -39,16 +39,16 @@ function grouped(answers) {
   const rows = new Map();
   for (const found of answers) {
     const name = closest(found);
-    const row = rows.get(name) ?? { name, pictures: 0, sum: 0, unknown: 0 };
-    row.pictures += 1;
+    const row = rows.get(name) ?? { name, images: 0, sum: 0, unknown: 0 };
+    row.images += 1;
     row.sum += found.probability;
     row.unknown += found.unknown ? 1 : 0;
     rows.set(name, row);
   }
-  return [...rows.values()].sort((a, b) => b.pictures - a.pictures || a.name.localeCompare(b.name));
+  return [...rows.values()].sort((a, b) => b.images - a.images || a.name.localeCompare(b.name));
 }
 
-function line({ name, pictures, sum, unknown }) {
+function line({ name, images, sum, unknown }) {
   const row = make("tr");
   const head = make("th");
   head.scope = "row";
@@ -57,7 +57,7 @@ function line({ name, pictures, sum, unknown }) {
   button.dataset.value = CLASS + name;
   button.addEventListener("click", () => choose(filter.value === CLASS + name ? ALL : CLASS + name));
   head.append(button);
-  row.append(head, ...[pictures, percent(sum / pictures), unknown || "–"].map(cell));
+  row.append(head, ...[images, percent(sum / images), unknown || "–"].map(cell));
   return row;
 }
 
@@ -74,7 +74,7 @@ function offer(rows, answers) {
   const unknown = answers.filter((found) => found.unknown).length;
   const options = [[ALL, `all images (${answers.length})`]];
   if (unknown) options.push([UNKNOWN, `unknown (${unknown})`]);
-  for (const { name, pictures } of rows) options.push([CLASS + name, `${name} (${pictures})`]);
+  for (const { name, images } of rows) options.push([CLASS + name, `${name} (${images})`]);
   filter.replaceChildren(
     ...options.map(([value, text]) => Object.assign(make("option", "", text), { value })),
   );

@@ -1,7 +1,7 @@
 // "Teach it": name a class, add images, learn.
 
 import { offerCamera } from "./camera.js";
-import { byId, count, make, note, picture, say, takesFiles } from "./elements.js";
+import { byId, count, make, note, say, takesFiles, thumbnail } from "./elements.js";
 import { undoable } from "./history.js";
 import { call, forms, hasToken, send, sentence } from "./server.js";
 
@@ -110,7 +110,7 @@ function row(name) {
       show: (files) => {
         thumbs.querySelector("span")?.remove();
         const free = Math.max(0, THUMBS - thumbs.children.length);
-        thumbs.append(...files.slice(0, free).map((file) => picture(file, "")));
+        thumbs.append(...files.slice(0, free).map((file) => thumbnail(file, "")));
       },
     });
   }
