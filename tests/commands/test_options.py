@@ -3,14 +3,21 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from cyclopts import Parameter
 
 from dafuse.cli import COMMANDS, main, start
 from dafuse.commands import open_model, predict
+from dafuse.commands.experiment import _method_options, _parsed
 from dafuse.commands.options import call
 from dafuse.commands.run import parse
+from dafuse.data.splits import split_per_class
+from dafuse.engine.config import RunConfig
+from dafuse.engine.run import prepare
 from dafuse.errors import DafuseError
+from dafuse.experiments.declared import EXPERIMENTS
+from dafuse.product.server.security import Limits
 
 
 def learned(
@@ -205,7 +212,9 @@ def test_text_stays_text(text: str) -> None:
         ("--order best", "--order must be one of seed, natural or a list like [1, 2], not best"),
         ("--method.rule best", "--method.rule must be one of dynamic, static, last, mean, not"),
         ("--data folder", "--data.root is missing"),
-        ("--seed 5 daf-cifar100", "a recipe comes first: dafuse run daf-cifar100 [options]"),
+        ("--seed 5 daf-cifar100", "there is no place for daf-cifar100: one recipe comes first"),
+        ("daf-cifar100 extra", "there is no place for extra: one recipe comes first, then options"),
+        ("--recipe x", "there is no option --recipe; see dafuse run --method daf --help; did you"),
         (
             "--bakcbone small",
             "there is no option --bakcbone; see dafuse run --method daf --help; did",
@@ -225,6 +234,73 @@ def test_options_of_methods_are_read_for_experiments(option: str) -> None:
             start("experiment", ["few-images", *words])
     with pytest.raises(DafuseError, match="no option --sede"):
         start("experiment", ["main-table", "--sede", "3"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("alpha --seeds x", "--seeds must be a whole number, not x; see dafuse experiment --help"),
+        ("alpha --seeds", "--seeds needs a value; see dafuse experiment --help"),
+        ("--seeds=1 alpha", "NAME is missing: it comes before the options; see dafuse experiment"),
+        ("alpha --method.epochs --increment 5", "--method.epochs needs a value; see dafuse run"),
+        ("few-images --method.no-use-gradient", "few-images has no runs: leave --method.use-grad"),
+    ],
+)
+def test_mistakes_of_experiments_are_one_line(words: str, told: str) -> None:
+    with pytest.raises(DafuseError) as caught:
+        start("experiment", words.split())
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--method.no-use-gradient", {"use_gradient": False}),
+        ("--method.use_gradient false --method.epochs 3", {"use_gradient": False, "epochs": 3}),
+        ("--method.gamma-consistent --increment 31", {"gamma_consistent": True}),
+        ("--method.epochs 3 --method.epochs=4", {"epochs": 4}),
+    ],
+)
+def test_options_of_methods_are_typed_for_experiments_as_for_runs(
+    words: str, expected: dict[str, Any]
+) -> None:
+    typed, rest = _method_options(words.split())
+    _, common = _parsed(rest, typed, EXPERIMENTS["alpha"])
+    assert common == expected
+
+
+def test_ranges_and_names_are_told_in_words() -> None:
+    with pytest.raises(DafuseError, match=r"^the limit --max-body-mb must be a number above 0"):
+        Limits(body_mb=0)
+    with pytest.raises(DafuseError, match=r"^the test fraction must be at least 0 and below 1"):
+        split_per_class(np.zeros(3, dtype=int), ["a"], 1.5, 0)
+    with pytest.raises(DafuseError, match=r"^no backbone is called ''$"):
+        prepare(RunConfig(backbone=""))
+
+
+def test_dashes_are_explained_where_a_name_may_follow() -> None:
+    with pytest.raises(DafuseError) as caught:
+        parse(["-x"])
+    assert "two of them" not in str(caught.value)
+
+
+def test_help_says_in_whole_lines_how_a_command_is_called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    for command, usage in (
+        ("list", "dafuse list [WHAT]\n"),
+        ("run", "dafuse run --method daf [OPTIONS] [RECIPE]\n"),
+        ("predict", "dafuse predict [OPTIONS] MODEL IMAGES...\n"),
+        ("bench", "dafuse bench [OPTIONS] [NAMES...]\n"),
+    ):
+        with pytest.raises(SystemExit):
+            start(command, ["--help"])
+        shown = capsys.readouterr().out
+        assert shown.startswith(usage)
+        assert "|INT" not in shown
+        if command == "predict":
+            assert "cannot be read or found is named; the others are still answered.\n" in shown
 
 
 def test_other_commands_read_earlier_spellings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 )
 IN_A_LINE = LAUGHS.replace("\n", ",")
 HAND_MADE: dict[str, tuple[str | bytes, str]] = {  # what it is, and what is said of it
-    "aliases that expand": (LAUGHS, "aliases stand for more than 20,000 values"),
-    "merges that expand": (MERGES, "aliases stand for more than 20,000 values"),
+    "aliases that expand": (LAUGHS, "more than 20,000 values, those of aliases too"),
+    "merges that expand": (MERGES, "more than 20,000 values, those of aliases too"),
     "an alias in itself": ("order: &a [1, *a]", "an alias stands for what it is in itself"),
     "aliases in a text": (
         f"order: '{{{IN_A_LINE}}}'",
@@ -45,8 +45,11 @@ HAND_MADE: dict[str, tuple[str | bytes, str]] = {  # what it is, and what is sai
     "code": ("order: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     "a tag that does not fit": ("order: !!int x", "is not YAML"),
     "another tag that does not fit": ("order: !!bool x", "is not YAML"),
-    "a number without end": ("seed: " + "9" * 5000, "is not YAML"),
-    "a number in sixties": ("seed: 1" + ":00" * 4000, "seed has too many digits"),
+    "a long list": ("order: [" + "1," * 21_000 + "]", "line 1: more than 20,000 values"),
+    "a number without end": ("seed: " + "9" * 5000, "line 1: the number has too many digits"),
+    "a number in sixties": ("seed: 1" + ":00" * 4000, "the number has too many digits"),
+    "a number of forty digits": ("seed: " + "9" * 40, "seed has too many digits"),
+    "the name of an argument": ("recipe: x", "recipe.yaml has 'recipe', which is no option"),
     "empty": ("", "must hold keys and values"),
     "a list at the top": ("- a\n- b", "must hold keys and values"),
     "two documents": ("a: 1\n---\nb: 2", "is not YAML"),

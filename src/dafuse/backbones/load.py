@@ -120,4 +120,4 @@ def _any_timm(tag: str) -> NamedWeights:
             f"--backbone {usual}"
         )
     hint = did_you_mean(tag, [*CHOICES, *BACKBONES, *timm.list_pretrained()], most=3)
-    raise DafuseError(f"no backbone is called {tag}{hint}")
+    raise DafuseError(f"no backbone is called {tag or repr(tag)}{hint}")

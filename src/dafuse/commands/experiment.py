@@ -46,7 +46,7 @@ def experiment(
     name: str,
     /,
     *rest: Rest,
-    seeds: Annotated[Sequence[int], Parameter(consume_multiple=True)] = (),
+    seeds: Annotated[Sequence[int], Parameter(consume_multiple=1)] = (),
     out: str = "runs",
     dry_run: bool = False,
     report_only: bool = False,
@@ -101,7 +101,7 @@ class ExperimentRequest:
 
 
 def _runs(
-    asked: ExperimentRequest, texts: dict[str, str], words: list[str], measure: MeasureOptions
+    asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str], measure: MeasureOptions
 ) -> None:
     """Make an experiment of runs, its report, tables and figure."""
     base, common = _parsed(words, texts, asked.experiment)
@@ -138,7 +138,7 @@ def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
         return make_all(steps, progress)
 
 
-def _cells(asked: ExperimentRequest, texts: dict[str, str], words: list[str]) -> None:
+def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str]) -> None:
     """Make an experiment without runs: its cells, a table and a figure."""
     if texts:
         option = next(iter(texts)).replace("_", "-")
@@ -275,29 +275,33 @@ def _require_measurable(name: str, experiment: Experiment, measure: MeasureOptio
             raise DafuseError(f"--measure-{option} must be at least 1, not {value}")
 
 
-def _method_options(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Options for every method that has them, and all other arguments."""
-    common: dict[str, str] = {}
+def _method_options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return how options for every method that has them are typed, and all other arguments."""
+    common: dict[str, list[str]] = {}
     rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        key, equals, value = word.partition("=")
+    typed = rest  # where a word goes that does not begin with dashes
+    for word in arguments:
+        key, equals, _ = word.partition("=")
         if key in NOT_HERE:
             raise DafuseError(f"{key} is not for an experiment: {NOT_HERE[key]}")
-        if not key.startswith("--method"):
+        if not word.startswith("--"):
+            typed.append(word)
+        elif not key.startswith("--method"):
+            typed = rest
             rest.append(word)
         elif not key.startswith("--method."):
             raise DafuseError(
                 "an experiment names its own methods; --method.OPTION is for all of them"
             )
         else:
-            option = key.removeprefix("--method.").replace("-", "_")
-            common[option] = value if equals else next(words, "")
+            option = key.removeprefix("--method.").replace("-", "_").removeprefix("no_")
+            common[option] = [word]
+            typed = rest if equals else common[option]
     return common, rest
 
 
 def _parsed(
-    rest: list[str], texts: dict[str, str], experiment: Experiment
+    rest: list[str], texts: dict[str, list[str]], experiment: Experiment
 ) -> tuple["RunConfig", dict[str, Any]]:
     """Read the options of all runs and those of methods, checked as `dafuse run` checks them."""
     base, common = parse(rest), dict[str, Any](texts)  # what no method has, a plan refuses
@@ -306,7 +310,7 @@ def _parsed(
     for name in dict.fromkeys(options["name"] for options in experiment.runs):
         own = [key for key in texts if key in with_defaults(name, {})]
         if own:
-            said = [f"--method.{key}={texts[key]}" for key in own]
+            said = [word for key in own for word in texts[key]]
             method = parse([*rest, f"--method={name}", *said]).method
             find_method(name).validate({key: method[key] for key in with_defaults(name, {})})
             common |= {key: method[key] for key in own}

@@ -4,6 +4,7 @@ The docstring says what the command and each option are for. A mistake is one li
 likely meant. `--adapter-rank` may be spelled `--adapter_rank`; of two values the last one counts.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -59,10 +60,12 @@ def call(
         default_parameter=Parameter(allow_repeating=True, negative_iterable=()),
         config=[*config, _whole],
         version_flags=(),
+        help=_described(command),
         help_format="plaintext",
         help_formatter=_show_help,
         group_commands=cyclopts.Group("Commands", show=False),
     )
+    app.usage = _usage(name, app.assemble_argument_collection())
     try:
         chosen, given, *_ = app.parse_args(
             arguments, exit_on_error=False, print_error=False, verbose=False
@@ -75,6 +78,25 @@ def call(
     if chosen is not command:  # which has shown the help
         sys.exit()
     return found
+
+
+def _described(command: Callable[..., Any]) -> str:
+    """Return what a docstring says before its arguments, each paragraph in one line."""
+    told, _, _ = inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:")
+    return re.sub("(?<!\n)\n(?!\n)", " ", told)
+
+
+def _usage(name: str, arguments: Any) -> str:
+    """Return how a command is called, with what may be left out in brackets."""
+    words = [name]
+    options = [one for one in arguments if one.index is None and one.show]
+    words += [f"{one.name} VALUE" for one in options if one.required]
+    words += ["[OPTIONS]"] if any(not one.required for one in options) else []
+    for one in arguments:
+        if one.index is not None and one.show:
+            label = one.name + ("..." if one.is_var_positional() else "")
+            words.append(label if one.required else f"[{label}]")
+    return " ".join(words)
 
 
 def _whole(_app: Any, _commands: Any, arguments: Any) -> None:
@@ -100,20 +122,24 @@ def _in_words(error: CycloptsError, name: str, arguments: Sequence[str]) -> Dafu
     token = getattr(error, "token", None) or (tokens[0] if tokens else None)
     source = token.source if token is not None and token.source != "cli" else ""
     if isinstance(error, cyclopts.UnknownOptionError):
-        known = [name for one in error.argument_collection for name in one.names]
+        options = [one for one in error.argument_collection if one.index is None]
+        known = [name for one in options for name in one.names]
+        named = any(one.required for one in error.argument_collection if one.index is not None)
         if source:
             key, keys = _key(error.token), [name.removeprefix("--") for name in known]
             meant = did_you_mean(key, keys)
             return DafuseError(f"the recipe {source} has {key!r}, which is no option{meant}")
         option = error.token.keyword or error.token.value.partition("=")[0]
         told, meant = f"there is no option {option}", did_you_mean(option, known)
-        if re.match("-[^-]", option) and "--" not in arguments:
+        if named and re.match("-[^-]", option) and "--" not in arguments:
             meant += f"; a name that begins with a dash comes after two of them: -- {option}"
     elif isinstance(error, cyclopts.UnusedCliTokensError):
         told = f"there is no place for {' '.join(error.unused_tokens or [])}"
     elif error.argument is not None and isinstance(error, cyclopts.MissingArgumentError):
         given = error.keyword or tokens
         told = f"{error.argument.name} " + ("needs a value" if given else "is missing")
+        if error.argument.index is not None and arguments and arguments[0].startswith("--"):
+            told += ": it comes before the options"
     elif error.argument is not None and token and isinstance(error, CoercionError):
         option = f"the recipe {source}: {_key(token)}" if source else error.argument.name
         value = "null" if token.implicit_value is None else token.value
@@ -133,6 +159,8 @@ def _wanted(hint: Any) -> str:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(_wanted(one) for one in get_args(hint) if one is not NoneType)
+    if get_origin(hint) is Sequence:  # whose values are given one by one
+        return _wanted(get_args(hint)[0])
     if get_origin(hint) is list:
         return "a list like [1, 2]"
     return KINDS.get(hint, str(hint))

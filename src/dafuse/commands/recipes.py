@@ -16,6 +16,7 @@ NAMED = ("method", "data")  # options that are a name with options of its own
 NOTES = "expected"  # a recipe's own section: what the run should give, and who says so
 MOST_BYTES = 2**18  # bytes of a file
 MOST = 20_000  # values, each counted as often as an alias stands for it
+MOST_DIGITS = 1000  # of a number as it is written
 DEEPEST_RECIPE = 40
 GREATEST = 10**30
 WRONG = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -89,6 +90,8 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
         return found
     known[id(node)] = None
     count, depth = 1, 0
+    if node.tag.endswith(":int") and len(node.value) > MOST_DIGITS:
+        raise yaml.YAMLError(f"{_place(node)}: the number has too many digits")
     if isinstance(node, yaml.MappingNode):
         _require_distinct(node)
     if isinstance(node, yaml.CollectionNode):
@@ -98,7 +101,9 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
             more, deeper = _measure(one, known)
             count, depth = count + more, max(depth, deeper)
             if count > MOST:
-                raise yaml.YAMLError(f"{_place(node)}: aliases stand for more than {MOST:,} values")
+                raise yaml.YAMLError(
+                    f"{_place(node)}: more than {MOST:,} values, those of aliases too"
+                )
     if depth >= DEEPEST_RECIPE:
         raise yaml.YAMLError("lists and keys lie in each other too deeply")
     known[id(node)] = count, depth + 1

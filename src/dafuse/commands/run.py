@@ -79,7 +79,9 @@ def _options_of(method: str, data: str) -> Callable[..., RunConfig]:
 
     def run(recipe: str | None = None, /, *, shared: Any, method: Any, data: Any) -> RunConfig:
         if recipe is not None:
-            raise DafuseError(f"a recipe comes first: dafuse run {recipe} [options]")
+            raise DafuseError(
+                f"there is no place for {recipe}: one recipe comes first, then options"
+            )
         return RunConfig(
             method=_plain(method), data=_plain(data) | {"name": source}, **_plain(shared)
         )

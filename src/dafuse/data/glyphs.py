@@ -57,8 +57,8 @@ def glyphs(
     """
     if train_per_class < 1 or test_per_class < 0 or size < 16:
         raise DafuseError(
-            "glyphs needs train_per_class of 1 or more, test_per_class of 0 or more, and a size of "
-            f"16 or more, not {train_per_class}, {test_per_class} and {size}"
+            "glyphs needs 1 or more training images of each class, 0 or more test images, and a "
+            f"size of 16 pixels or more, not {train_per_class}, {test_per_class} and {size}"
         )
     return Dataset(
         name="glyphs",

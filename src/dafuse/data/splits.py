@@ -20,7 +20,7 @@ def split_per_class(
     so that classes that come later leave the split of the earlier ones as it was.
     """
     if not 0 <= test_fraction < 1:
-        raise DafuseError(f"test_fraction must be at least 0 and below 1, not {test_fraction}")
+        raise DafuseError(f"the test fraction must be at least 0 and below 1, not {test_fraction}")
     is_test = np.zeros(len(labels), dtype=bool)
     by_class = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels, minlength=len(classes)))

@@ -107,7 +107,8 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             if not 0 < getattr(self, field.name) < math.inf:
-                raise DafuseError(f"the limit {field.name} must be a number above 0")
+                option = f"--max-{field.name.replace('_', '-')}"
+                raise DafuseError(f"the limit {option} must be a number above 0")
         if self.queue < self.files:
             raise DafuseError(
                 f"a queue of {self.queue} has no place for the {self.files} files that a request "
