@@ -17,7 +17,6 @@ from dafuse.engine.config import RunConfig
 from dafuse.engine.run import prepare
 from dafuse.errors import DafuseError
 from dafuse.experiments.declared import EXPERIMENTS
-from dafuse.product.server.security import Limits
 
 
 def learned(
@@ -270,8 +269,9 @@ def test_options_of_methods_are_typed_for_experiments_as_for_runs(
 
 
 def test_ranges_and_names_are_told_in_words() -> None:
-    with pytest.raises(DafuseError, match=r"^the limit --max-body-mb must be a number above 0"):
-        Limits(body_mb=0)
+    for option in ("--max-body-mb", "--queue"):
+        with pytest.raises(DafuseError, match=f"^{option} must be a number above 0$"):
+            start("serve", ["m", f"{option}=0"])
     with pytest.raises(DafuseError, match=r"^the test fraction must be at least 0 and below 1"):
         split_per_class(np.zeros(3, dtype=int), ["a"], 1.5, 0)
     with pytest.raises(DafuseError, match=r"^no backbone is called ''$"):

@@ -24,7 +24,7 @@ from dafuse.commands.open_model import (
 )
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.server.security import Access, Limits, is_local
+from dafuse.product.server.security import Access, Limits, as_option, is_local
 
 if TYPE_CHECKING:
     from dafuse.product.classifier import Classifier
@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 
 M_ARENA_MAX = -8  # of glibc's malloc.h
 USUAL = Limits()
-Bounds = Annotated[
-    Limits,
-    Parameter(
-        name="*",
-        name_transform=lambda name: name if name == "queue" else f"max-{name.replace('_', '-')}",
-    ),
-]
+Bounds = Annotated[Limits, Parameter(name="*", name_transform=as_option)]
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # every address of this machine, and one to go to
 
 

@@ -86,6 +86,11 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
+def as_option(limit: str) -> str:
+    """Return how a limit is spelled as an option of `dafuse serve`."""
+    return limit if limit == "queue" else f"max-{limit.replace('_', '-')}"
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a request, and of the images that wait.
@@ -107,8 +112,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             if not 0 < getattr(self, field.name) < math.inf:
-                option = f"--max-{field.name.replace('_', '-')}"
-                raise DafuseError(f"the limit {option} must be a number above 0")
+                raise DafuseError(f"--{as_option(field.name)} must be a number above 0")
         if self.queue < self.files:
             raise DafuseError(
                 f"a queue of {self.queue} has no place for the {self.files} files that a request "
