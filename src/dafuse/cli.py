@@ -1,6 +1,7 @@
 """The command line: a table from command to function. Nothing heavy is imported before it must."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -8,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import pairwise
 
 from dafuse import __version__
 from dafuse.errors import DafuseError, did_you_mean
@@ -101,6 +103,9 @@ def start(command: str, arguments: list[str]) -> None:
     else:
         from dafuse.commands.options import call
 
+        for before, text in pairwise([command, *arguments]):
+            if not text or re.fullmatch("--[^=]+=", text):  # else a path of it would be "."
+                raise DafuseError(f"what follows {text or before} is empty: give a value there")
         call(function, f"dafuse {command}", arguments)
 
 

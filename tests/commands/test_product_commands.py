@@ -244,8 +244,6 @@ def test_predict_names_what_cannot_be_read_and_answers_the_rest(taught: Terminal
         ("learn photos later", "photos is no model and not empty"),
         ("learn model photos --backbone another.tag", "made with the backbone"),
         ("learn model photos --seed 3", "made with the seed 1993"),
-        ("learn other photos --method daf --holdout 2", "holdout must be"),
-        ("learn other photos --method daf --epochs 0", "epochs must be at least 1"),
         ("learn other photos --seed -1", "seed must be at least 0 and at most 4294967295, not -1"),
         ("learn other photos --set rank=true", "rank must be a whole number, not True"),
         (f"learn other photos --set rank={'[' * 100_000}", "its value is nested too deeply"),
@@ -287,6 +285,45 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert expected in said[0]
     assert not taught.out
     assert files(Path("model")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--epochs 3", "epochs: only for methods that train, and lift does not"),
+        ("--method daf --epochs 0", "epochs must be at least 1, not 0"),
+        ("--method daf --holdout 2", "holdout must be at least 0 and at most 0.9999, not 2.0"),
+        ("--method daf --lr -1", "lr must be at least 0, not -1.0"),
+    ],
+)
+def test_a_wrong_option_of_a_lesson_is_the_only_line(
+    dafuse: Terminal, options: str, expected: str
+) -> None:
+    """A model that does not come to be is not introduced."""
+    assert dafuse("learn", "other", "photos", *options.split()) == 2
+    assert dafuse.err == f"dafuse: {expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["learn", "", "photos"], "learn"),
+        (["learn", "model", ""], "model"),
+        (["learn", "model", "later", "--weights", ""], "--weights"),
+        (["predict", "model", ""], "model"),
+        (["evaluate", "model", ""], "model"),
+        (["evaluate", "model", "photos", "--page="], "--page="),
+        (["demo", "--out", ""], "--out"),
+        (["export", "model", ""], "model"),
+    ],
+)
+def test_an_empty_argument_is_not_the_current_folder(
+    taught: Terminal, arguments: list[str], expected: str
+) -> None:
+    before = files(Path())
+    assert taught(*arguments) == 2
+    assert taught.err == f"dafuse: what follows {expected} is empty: give a value there\n"
+    assert files(Path()) == before
 
 
 def test_missing_or_other_weights_are_said(

@@ -103,6 +103,11 @@ def test_only_where_all_are_empty_is_it_an_error(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(DafuseError, match="the path of the images is empty: give one"):
+        lesson_images("", None)
+
+
 def test_a_lesson_reports_what_was_skipped(tmp_path: Path, small_network: None) -> None:
     root = write_folders(tmp_path / "photos", {0: 3, 1: 3})
     fill(root, "class 0/a.heic", "class 1/broken.jpg")

@@ -74,18 +74,12 @@ def learn(
             new = {"backbone": backbone, "method": method, "seed": seed}
             made_with = _settings(settings, tune)
             classifier = open_or_create(model, network, made_with, weights_sha256, **new)
+            options: dict[str, Any] = {"holdout": holdout, "epochs": epochs, "lr": lr, "flip": flip}
+            classifier.lesson_options(options)  # so is what is wrong with these
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))
-            report = classifier.learn(
-                lesson,
-                recognise=recognise,
-                holdout=holdout,
-                epochs=epochs,
-                lr=lr,
-                flip=flip,
-                progress=progress,
-            )
+            report = classifier.learn(lesson, recognise=recognise, progress=progress, **options)
         print(shown_lines(report.lines()))
 
 

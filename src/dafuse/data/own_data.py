@@ -34,6 +34,8 @@ def kind_of(path: str | Path) -> str | None:
 
 def part_of(path: str | Path, part: Part) -> Listed:
     """Return the training or the test images of a source; all of them if it is not split."""
+    if path == "":
+        raise DafuseError("the path of the images is empty: give one (. is the current folder)")
     source, kind = Path(path).expanduser(), kind_of(path)
     if kind == "folder":
         return folder_part(source, part)

@@ -40,14 +40,12 @@ from dafuse.product.steps import merge
 from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
 from dafuse.progress import Progress
-from dafuse.taught.contract import PREDICT, Arrays, Teachable, head_of, under
+from dafuse.taught.contract import PREDICT, Arrays, LessonOptions, Teachable, head_of, under
 from dafuse.taught.open_extractor import Wanted, open_extractor
 from dafuse.taught.table import DEFAULT, find_taught
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-LESSON_OPTIONS = ("epochs", "lr", "holdout", "flip")  # of methods that train
 
 
 class Classifier(Answering):
@@ -235,7 +233,7 @@ class Classifier(Answering):
                 images; by default as in the last lesson, and in a first one yes)
         """
         progress = progress or Progress()
-        chosen = self._lesson_options(options)
+        chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
         with self.folder.changing(progress):
             version, digest = self._built_on()
@@ -345,16 +343,17 @@ class Classifier(Answering):
                 f"{self.folder.path} is now another model, with another {part}: open it again"
             )
 
-    def _lesson_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options that have a value; refuse them where the method does not train."""
+    def lesson_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options that have a value; refuse what the method cannot take."""
         options = {name: value for name, value in options.items() if value is not None}
-        if unknown := sorted(options.keys() - set(LESSON_OPTIONS)):
+        if unknown := sorted(options.keys() - LessonOptions.__annotations__.keys()):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
         method = self._start.method
         if options and not find_taught(method, self._start.settings).trains:
             raise DafuseError(
                 f"{', '.join(options)}: only for methods that train, and {method} does not"
             )
+        require_valid(LessonOptions, options)
         return options
 
     def _blank_method(self, version: Version) -> Teachable:

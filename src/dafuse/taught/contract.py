@@ -14,7 +14,7 @@ and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from dafuse.backbones.backbone import Backbone, Need
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ Arrays = dict[str, np.ndarray]
 Numbers = dict[str, float]
 Encode = Callable[[np.ndarray], np.ndarray]  # squares [B, 3, S, S], 0 to 255 -> features [B, F]
 CLASS, SHARED, PREDICT = "class/", "shared/", "predict/"
+
+
+class LessonOptions(TypedDict, total=False):
+    """Options of one lesson, for a method that trains; what is left out has its default."""
+
+    epochs: PositiveInt
+    lr: NonNegativeFloat
+    holdout: Annotated[float, Range(0, 0.9999)]
+    flip: bool
 
 
 @dataclass(frozen=True)

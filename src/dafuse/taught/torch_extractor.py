@@ -21,7 +21,6 @@ from dafuse.data.dataset import Augmentation, Dataset, ImageSet
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.splits import split_per_class
 from dafuse.engine.devices import launch
-from dafuse.errors import DafuseError
 from dafuse.taught.contract import Lesson
 
 if TYPE_CHECKING:
@@ -127,7 +126,5 @@ def load_images(lesson: Lesson, extractor: TorchExtractor, flip: bool) -> tuple[
 
 def held_out(images: ImageSet, names: list[str], share: float, seed: int) -> np.ndarray:
     """Return a mask: this share of each class of 5 images or more, at least one image each."""
-    if not 0 <= share < 1:
-        raise DafuseError(f"holdout must be at least 0 and below 1, not {share}")
     drawn_N = split_per_class(images.labels, names, share, seed)
     return drawn_N & (np.bincount(images.labels)[images.labels] >= HOLDS_OUT)
