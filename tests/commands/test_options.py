@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from dafuse.cli import COMMANDS, main, start
 from dafuse.commands import open_model, predict
-from dafuse.commands.experiment import _method_options, _parsed
+from dafuse.commands.experiment import method_options, parsed
 from dafuse.commands.options import call
 from dafuse.commands.run import parse
 from dafuse.data.splits import split_per_class
@@ -263,8 +263,8 @@ def test_mistakes_of_experiments_are_one_line(words: str, told: str) -> None:
 def test_options_of_methods_are_typed_for_experiments_as_for_runs(
     words: str, expected: dict[str, Any]
 ) -> None:
-    typed, rest = _method_options(words.split())
-    _, common = _parsed(rest, typed, EXPERIMENTS["alpha"])
+    typed, rest = method_options(words.split())
+    _, common = parsed(rest, typed, EXPERIMENTS["alpha"])
     assert common == expected
 
 

@@ -73,7 +73,7 @@ def experiment(
         raise DafuseError("either --dry-run or --report-only, not both")
     experiment = EXPERIMENTS[name]
     _require_measurable(name, experiment, measure)
-    texts, words = _method_options(rest)
+    texts, words = method_options(rest)
     folder = _folder(out)
     asked = ExperimentRequest(
         name, experiment, seeds or experiment.seeds, folder, dry_run, report_only
@@ -104,7 +104,7 @@ def _runs(
     asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str], measure: MeasureOptions
 ) -> None:
     """Make an experiment of runs, its report, tables and figure."""
-    base, common = _parsed(words, texts, asked.experiment)
+    base, common = parsed(words, texts, asked.experiment)
     from dafuse.experiments.plan import estimates, measurements, plan
 
     experiment, out = asked.experiment, asked.out
@@ -275,7 +275,7 @@ def _require_measurable(name: str, experiment: Experiment, measure: MeasureOptio
             raise DafuseError(f"--measure-{option} must be at least 1, not {value}")
 
 
-def _method_options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def method_options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return how options for every method that has them are typed, and all other arguments."""
     common: dict[str, list[str]] = {}
     rest: list[str] = []
@@ -300,7 +300,7 @@ def _method_options(arguments: Sequence[str]) -> tuple[dict[str, list[str]], lis
     return common, rest
 
 
-def _parsed(
+def parsed(
     rest: list[str], texts: dict[str, list[str]], experiment: Experiment
 ) -> tuple["RunConfig", dict[str, Any]]:
     """Read the options of all runs and those of methods, checked as `dafuse run` checks them."""
