@@ -163,7 +163,7 @@ def test_folder_errors(tmp_path: Path) -> None:
     says(error_of(folder, tmp_path / "half"), "no test/", "half/train")
     fill(tmp_path / "ok", "a/1.jpg", "a/2.jpg")
     for fraction in (1.0, -0.1, float("nan")):
-        says(error_of(folder, tmp_path / "ok", fraction), "test_fraction")
+        says(error_of(folder, tmp_path / "ok", fraction), "the test fraction must be")
 
 
 def test_names_that_differ_only_in_case(tmp_path: Path) -> None:

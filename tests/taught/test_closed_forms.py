@@ -160,7 +160,7 @@ class TestLessons:
             (["tuned", "later", "--set", "epohcs=8"], "; did you mean epochs?"),
             (["new", "photos", "--set", "rank"], "--set takes NAME=VALUE"),
             (["new", "photos", "--set", "seed=3"], "lift has no option seed; it has features"),
-            (["new", "photos", "--method", "ranpac", "--set", "projection=x"], "be a number"),
+            (["new", "photos", "--method", "ranpac", "--set", "projection=x"], "be a whole number"),
             (["new", "photos", "--method", "ranpac", "--tune"], "ranpac has no option tune"),
         ):
             assert said in learn(*given)

@@ -240,7 +240,7 @@ def test_small_answers_are_not_held_back() -> None:
         (["{model}", "--token", "short"], "8 characters or more"),
         (["{model}", "--token", "with a space"], "no spaces"),
         (["{model}", "--max-files", "0"], "files must be a number above 0"),
-        (["{model}", "--max-body-mb", "nan"], "body_mb must be a number above 0"),
+        (["{model}", "--max-body-mb", "nan"], "--max-body-mb must be a number above 0"),
         (["{model}", "--queue", "3"], "has no place for the 64 files"),
         (["{model}", "--port", "99999"], "cannot listen"),
         (["{model}", "--host", "127.0.0.1", "--port", "{taken}"], "choose another with --port"),
