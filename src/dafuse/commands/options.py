@@ -102,17 +102,17 @@ def _usage(name: str, arguments: Any) -> str:
 def _whole(_app: Any, _commands: Any, arguments: Any) -> None:
     """Refuse what cyclopts would round: a number with a point for a whole number."""
     for argument in arguments:
-        kinds = _kinds(argument.hint)
+        kinds = kinds_of(argument.hint)
         if int in kinds and not {float, str} & set(kinds):
             for token in argument.tokens:
                 if "." in token.value:
                     raise CoercionError(token=token, argument=argument, target_type=int)
 
 
-def _kinds(hint: Any) -> list[Any]:
+def kinds_of(hint: Any) -> list[Any]:
     """Return the plain types that a type is made of."""
     inner = () if get_origin(hint) is Literal else get_args(hint)
-    return [kind for one in inner for kind in _kinds(one)] or [hint]
+    return [kind for one in inner for kind in kinds_of(one)] or [hint]
 
 
 def _in_words(error: CycloptsError, name: str, arguments: Sequence[str]) -> DafuseError:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from cyclopts import CoercionError, Parameter, Token
 from cyclopts.config import Dict
 
-from dafuse.commands.options import Config, call
+from dafuse.commands.options import Config, call, kinds_of
 from dafuse.commands.recipes import NAMED, read_recipe
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
@@ -130,7 +130,7 @@ def _fields(kind: str, of: Callable[..., Any], without: Sequence[str] = (), **im
 def _checked(_app: Any, _commands: Any, arguments: Any) -> None:
     """Read null as nothing where that is a value, and refuse what is no number, or no truth."""
     for argument in arguments:
-        kinds = get_args(argument.hint) or (argument.hint,)
+        kinds = kinds_of(argument.hint)
         for place, token in enumerate(argument.tokens):
             value = token.value.lower()
             if NoneType in kinds and value in NOTHING:
