@@ -93,8 +93,8 @@ def serve(
     name = Path(model).expanduser().resolve().name
     known = f"{len(served.classes)} classes" if served.classes else "nothing learned yet"
     address = _address(host, listening)
-    by = f" by {workers} workers" if workers > 1 else ""
-    print(f"serving {model} ({known}) at {address}{by}; Ctrl-C ends it", flush=True)
+    known += f", {workers} workers" if workers > 1 else ""
+    print(f"serving {model} ({known}) at {address}; Ctrl-C ends it", flush=True)
     if access.token != given:
         print(f"to teach it, open {address}/#token={access.token}", flush=True)
     if open:
