@@ -75,6 +75,7 @@ def run_workers(opening: Opening, listening: socket, workers: int) -> None:
         config = rules(
             opening,
             connections,
+            burst=1,  # or the first to wake takes all that have come, and the others have none
             factory=True,
             workers=workers,
             timeout_worker_healthcheck=SILENT,

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from collections import Counter
@@ -67,15 +68,16 @@ def answering(url: str, workers: list[psutil.Process]) -> bool:
         for _ in range(8):
             found = stack.enter_context(httpx.Client(base_url=url, timeout=60))
             found.get("/healthz")
-        return len(workers) == 2 and all(connected(one) for one in workers)
+        return len(workers) == 2 and all(count(one) for one in workers)
 
 
-def connected(worker: psutil.Process) -> bool:
+def count(worker: psutil.Process) -> int:
+    """How many connections it has."""
     try:
         found = worker.net_connections(kind="tcp")
-    except psutil.Error:
-        return False
-    return any(one.status == psutil.CONN_ESTABLISHED for one in found)
+    except psutil.Error:  # it has ended
+        return 0
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in found)
 
 
 class Load:
@@ -225,3 +227,19 @@ def test_workers_take_up_what_a_models_folder_was_taught_and_share_the_token(
                 assert names == {"class 0", "class 1", "class 5"}
                 assert asked.get("/classes").status_code == 401
         ended(run, signal.SIGTERM)
+
+
+def test_connections_that_come_at_once_are_shared_out(file: Path) -> None:
+    """Whoever keeps its connection stays with its worker: one of them must not get all."""
+    with two_workers(file) as (run, url):
+        where, fewest = httpx.URL(url), 0
+        wait_for(lambda: not any(map(count, workers_of(run))))
+        for _ in range(4):
+            with ExitStack() as stack:
+                for _ in range(8):
+                    stack.enter_context(socket.create_connection((where.host, where.port or 0)))
+                wait_for(lambda: sum(map(count, workers_of(run))) == 8)
+                fewest += min(count(one) for one in workers_of(run))
+            wait_for(lambda: not any(map(count, workers_of(run))))
+        ended(run, signal.SIGTERM)
+    assert fewest >= 6  # of 32; without that it was 1

@@ -30,6 +30,8 @@ QUIET = 15.0  # seconds that a connection may be open without a whole request
 STALLED = 60.0  # seconds in which a client must take some of its answer
 MOST = 1000  # connections, where the system allows so many
 BURST = 16  # connections that asyncio accepts at once, before it looks at what they are
+STEP_BACK = 0.0005  # seconds for each connection that a worker has, before it takes another
+STEPS = 4  # connections that count for that
 OWN = 64  # files that the server may need for itself
 QUEUE = 512  # connections that the system keeps until they are accepted
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # as asyncio knows them
@@ -61,13 +63,16 @@ class Server(uvicorn.Server):
         super().run(sockets)
 
 
-def rules(app: Any, open_ones: "Connections", **more: Any) -> uvicorn.Config:
-    """Return the settings of a server, which processes may be given: all of it can be pickled."""
+def rules(app: Any, open_ones: "Connections", burst: int = BURST, **more: Any) -> uvicorn.Config:
+    """Return the settings of a server, which processes may be given: all of it can be pickled.
+
+    ``burst``: how many connections are accepted at once.
+    """
     return uvicorn.Config(
         app,
         http=cast(Any, partial(Connection, open_ones)),
         ws="none",
-        backlog=BURST,
+        backlog=burst,
         log_level="error",  # what is wrong with a request is said to whoever sent it
         access_log=False,
         server_header=False,
@@ -96,6 +101,15 @@ class Connections:
         self._heard.move_to_end(connection)
         if len(self._heard) > self.most:
             self._close_quietest()
+
+    def let_others_accept(self) -> None:
+        """Leave the next connection to a worker that has fewer, for as long as it takes to wake.
+
+        All workers wait at one socket. Whoever wakes first would take all that come at once, and
+        clients that keep their connections would be served by it alone.
+        """
+        if parent_process() is not None:
+            time.sleep(STEP_BACK * min(len(self), STEPS))
 
     def lost(self, connection: "Connection") -> None:
         self._heard.pop(connection, None)
@@ -153,6 +167,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        self._open.let_others_accept()
         self._open.heard(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
