@@ -355,7 +355,7 @@ def test_ctrl_c_changes_nothing(taught: Terminal, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     before = files(Path("model"))
-    monkeypatch.setattr("dafuse.product.classifier.teach", interrupt)
+    monkeypatch.setattr("dafuse.product.lesson.teach", interrupt)
     assert taught("learn", "model", "later", *QUICK) == 130
     assert taught.err.strip().endswith("dafuse: stopped; nothing changed")
     assert files(Path("model")) == before

@@ -390,11 +390,11 @@ class Busy(ModelFolder):
         super().__init__(path)
         self.times = times
 
-    def current(self) -> VersionRef:
+    def version(self, wanted: VersionRef) -> Version:
         if self.times:
             self.times -= 1
             (self.path / "objects" / ".half.tmp").write_text("half")
-        return super().current()
+        return super().version(wanted)
 
 
 @pytest.mark.parametrize("read", [summarise, make_ledger])
