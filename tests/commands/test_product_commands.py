@@ -291,6 +291,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
     ("options", "expected"),
     [
         ("--epochs 3", "epochs: only for methods that train, and lift does not"),
+        ("--method layup --epochs 3", "epochs: only for methods that train, and layup does not"),
         ("--method daf --epochs 0", "epochs must be at least 1, not 0"),
         ("--method daf --holdout 2", "holdout must be at least 0 and at most 0.9999, not 2.0"),
         ("--method daf --lr -1", "lr must be at least 0, not -1.0"),

@@ -189,6 +189,9 @@ def test_places_where_no_model_is(tmp_path: Path) -> None:
     for name in ("file", "photos"):
         with pytest.raises(DafuseError, match=name):
             Classifier.create(tmp_path / name)
+    for make in (Classifier.create, Classifier.open):
+        with pytest.raises(DafuseError, match="the path of the model is empty"):
+            make("")
     Classifier.create(tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
 

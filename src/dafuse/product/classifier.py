@@ -351,10 +351,11 @@ class Classifier(Answering):
         options = {name: value for name, value in options.items() if value is not None}
         if unknown := sorted(options.keys() - LessonOptions.__annotations__.keys()):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
-        method = self._start.method
-        if options and not find_taught(method, self._start.settings).trains:
+        method, settings = self._start.method, self._start.settings
+        takes = find_taught(method, settings).takes(settings)
+        if unfit := [name for name in options if name not in takes]:
             raise DafuseError(
-                f"{', '.join(options)}: only for methods that train, and {method} does not"
+                f"{', '.join(unfit)}: only for methods that train, and {method} does not"
             )
         require_valid(LessonOptions, options)
         return options

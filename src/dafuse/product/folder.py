@@ -55,6 +55,8 @@ OWN = {".lock", "objects", "versions"}  # what there may be before the first ver
 
 class ModelFolder:
     def __init__(self, path: str | Path) -> None:
+        if path == "":  # else it would be the current folder
+            raise DafuseError("the path of the model is empty: name its folder")
         self.path = Path(path).expanduser()
         self.pointer_file = self.path / "model.json"
         self._is_held = False  # by `changing`
@@ -122,7 +124,7 @@ class ModelFolder:
     def read(self, make: Callable[[Version], Made]) -> Made:
         """Return what `make` makes of the current version, also while a process changes the model.
 
-        Files that are deleted meanwhile are no damage: then everything is read again.
+        Files that go meanwhile are no damage: then everything is read again.
         """
         return self.read_current(make)[1]
 
@@ -162,10 +164,7 @@ class ModelFolder:
             return None
 
     def require_still(self, version: Version) -> None:
-        """Raise if another version is current by now: what looked like damage was deleted.
-
-        `read` then begins again.
-        """
+        """Raise if this version was replaced, and its files may be gone: `read` begins again."""
         if self.version(self.current()) != version:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
