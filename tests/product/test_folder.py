@@ -278,7 +278,7 @@ def test_what_predicts_is_solved_again_where_it_cannot_be_written(
     assert not predicts.exists()
 
 
-def test_a_model_without_its_model_json_is_not_begun_anew(model: Path) -> None:
+def test_a_model_without_its_model_json_is_not_begun_again(model: Path) -> None:
     (model / "model.json").unlink()
     before = files(model)
     for attempt in (
