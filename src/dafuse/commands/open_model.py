@@ -1,4 +1,4 @@
-"""Options of the commands that load a model's network, and what these open."""
+"""Options of the commands that open a model, and the functions that open it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ MethodName = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of how the network of a model is opened."""
+    """Options for opening a model's network."""
 
     weights: Weights = None
     device: Device = "auto"

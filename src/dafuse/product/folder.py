@@ -55,6 +55,8 @@ OWN = {".lock", "objects", "versions"}  # what there may be before the first ver
 
 class ModelFolder:
     def __init__(self, path: str | Path) -> None:
+        if path == "":  # else it would be the current folder
+            raise DafuseError("the path of the model is empty: name its folder")
         self.path = Path(path).expanduser()
         self.pointer_file = self.path / "model.json"
         self._is_held = False  # by `changing`
@@ -122,14 +124,18 @@ class ModelFolder:
     def read(self, make: Callable[[Version], Made]) -> Made:
         """Return what `make` makes of the current version, also while a process changes the model.
 
-        Files that are deleted meanwhile are no damage: then everything is read again.
+        Files that go meanwhile are no damage: then everything is read again.
         """
+        return self.read_current(make)[1]
+
+    def read_current(self, make: Callable[[Version], Made]) -> tuple[VersionRef, Made]:
+        """Do as `read`, and return which version it was, too."""
         self.require()
-        self._finish_deleting()
         for _ in range(ATTEMPTS):
-            current = self.current()
+            current, oldest = self._pointers()
+            self._finish_deleting(oldest)
             try:
-                return make(self.version(current))
+                return current, make(self.version(current))
             except FileNotFoundError:  # it was in the folder, and gone when it was looked at
                 continue
             except DafuseError:
@@ -158,10 +164,7 @@ class ModelFolder:
             return None
 
     def require_still(self, version: Version) -> None:
-        """Raise if another version is current by now: what looked like damage was deleted.
-
-        `read` then begins again.
-        """
+        """Raise if this version was replaced, and its files may be gone: `read` begins again."""
         if self.version(self.current()) != version:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
@@ -331,14 +334,14 @@ class ModelFolder:
         others = (file for file in files if file not in versions | objects)
         return [file for file in others if file.is_symlink() or not file.is_dir()]
 
-    def _finish_deleting(self) -> None:
-        """Delete the versions that a step was to delete when it was killed.
+    def _finish_deleting(self, oldest: int) -> None:
+        """Delete the versions before this one, which a step was to delete when it was killed.
 
         `forget` for good promises that they are gone, so reading a model deletes them, too; it
         looks at names alone. They stay where nothing can be deleted, or another process does it.
         """
         with suppress(DafuseError, OSError):
-            if not self._is_held and min(self.numbers(), default=1) < self.oldest():
+            if not self._is_held and min(self.numbers(), default=1) < oldest:
                 with self._locked(_busy):
                     self.remove_unreachable()
 

@@ -11,7 +11,7 @@ another of its kind, and gives its state as arrays, whose names say what they be
 and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict
@@ -82,6 +82,10 @@ class Teachable(Protocol):
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         """Return what the method needs of a network with these settings."""
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        """Return the names of the `LessonOptions` that some lesson can take."""
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn new classes, and more images of known ones."""
