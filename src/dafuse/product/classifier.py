@@ -29,11 +29,7 @@ from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.lesson import next_version, teach
-from dafuse.product.objects import (
-    read_arrays,
-    read_beside_records,
-    saying_what_is_wrong,
-)
+from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.steps import merge
@@ -365,7 +361,7 @@ class Classifier(Answering):
         method = self._blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
-                method.load(read_arrays(self.folder, version), version.numbers)
+                load_method(self.folder, version, method)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:
