@@ -332,10 +332,10 @@ class ModelFolder:
             return []
         versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
-        objects = {self.object_file(digest) for digest in needed}
+        kept = versions | {self.object_file(digest) for digest in needed}
         # versions go last: while an old one is there, `_finish_deleting` sees that not all is done
         files = [*self.path.glob("objects/*.safetensors"), *self.path.glob("versions/*.json")]
-        others = (file for file in files if file not in versions | objects)
+        others = (file for file in files if file not in kept)
         return [file for file in others if file.is_symlink() or not file.is_dir()]
 
     def _finish_deleting(self, oldest: int) -> None:
