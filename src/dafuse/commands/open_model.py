@@ -60,8 +60,11 @@ def open_model(model: str, network: NetworkOptions) -> "Classifier | ExportedMod
     """Open a model's folder, or an exported file."""
     if model.lower().endswith(".pt2"):
         raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
-    if not is_exported(model):
-        return open_folder(model, network)
+    return open_exported(model, network) if is_exported(model) else open_folder(model, network)
+
+
+def open_exported(model: str, network: NetworkOptions) -> "ExportedModel":
+    """Open an exported file."""
     if network.weights or network.device not in ("auto", "cpu"):
         raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
     from dafuse.product.predictor import ExportedModel

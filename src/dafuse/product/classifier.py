@@ -27,11 +27,7 @@ from dafuse.methods.options import require_valid
 from dafuse.product import steps
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.objects import (
-    read_arrays,
-    read_beside_records,
-    saying_what_is_wrong,
-)
+from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.steps import merge
@@ -369,7 +365,7 @@ class Classifier(Answering):
         method = self._blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
-                method.load(read_arrays(self.folder, version), version.numbers)
+                load_method(self.folder, version, method)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:

@@ -36,7 +36,7 @@ from dafuse.files import (
     write_atomically,
 )
 from dafuse.product.version import (
-    FORMAT,
+    OF_FEW,
     Version,
     VersionRef,
     from_json,
@@ -210,6 +210,7 @@ class ModelFolder:
         """
         whole = set() if whole is None else whole
         needed = version.objects if self.predicts(version) else version.lasting
+        needed = needed if self.has_totals(version) else needed - {version.derived}
         for digest in sorted(needed - whole):
             self._checked(self.object_file(digest), digest)
             whole.add(digest)
@@ -219,6 +220,10 @@ class ModelFolder:
         return version.predict not in version.objects - version.lasting or (
             self.object_file(version.predict).exists()
         )
+
+    def has_totals(self, version: Version) -> bool:
+        """Tell whether the totals over all records are there; else they are made again."""
+        return bool(version.derived) and self.object_file(version.derived).exists()
 
     def arrays(self, digest: str) -> Arrays:
         """Read the tensors of an object; refuse a damaged one by its name."""
@@ -261,8 +266,7 @@ class ModelFolder:
     def keep_solved(self, version: Version, predict: Arrays) -> None:
         """Write the object that predicts, solved again, if its bits are the same as before.
 
-        It is left out where the version is no longer current, another process changes the model,
-        or nothing can be written.
+        It is left out if the version is not current, another changes it, or writing fails.
         """
         with suppress(DafuseError, OSError), self._locked(_busy):
             same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
@@ -294,7 +298,7 @@ class ModelFolder:
         """
         if self._has_pointer():
             oldest = min(current.number, max(oldest, self.oldest()))
-        pointer = {"format": FORMAT, "version": current.number, "sha256": current.sha256}
+        pointer = {"format": OF_FEW, "version": current.number, "sha256": current.sha256}
         write_sealed(self.pointer_file, {**pointer, "oldest": oldest}, self.path)
         with suppress(OSError):  # what cannot be deleted now is deleted with the next change
             self.remove_unreachable()
@@ -328,10 +332,10 @@ class ModelFolder:
             return []
         versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
-        objects = {self.object_file(digest) for digest in needed}
+        kept = versions | {self.object_file(digest) for digest in needed}
         # versions go last: while an old one is there, `_finish_deleting` sees that not all is done
         files = [*self.path.glob("objects/*.safetensors"), *self.path.glob("versions/*.json")]
-        others = (file for file in files if file not in versions | objects)
+        others = (file for file in files if file not in kept)
         return [file for file in others if file.is_symlink() or not file.is_dir()]
 
     def _finish_deleting(self, oldest: int) -> None:

@@ -36,7 +36,8 @@ from dafuse.shapes import (
 )
 from dafuse.taught.table import entry_of
 
-FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
+FORMAT = 5  # the newest that is read: with totals over the records of many classes
+OF_FEW = 4  # without; 3: flip only in the history; 2: without interpolation, crop, file
 DEEPEST_VERSION = 8  # lists and objects within each other
 
 
@@ -114,6 +115,8 @@ class Version:
     seen: list[str]  # SHA-256 of each object with hashes of images taught
     numbers: dict[str, float]  # of the method: temperature, threshold and the like
     history: list[dict[str, Any]]  # every step so far, this version's own last
+    # SHA-256 of the object with totals over all records, where the method keeps them; "" if not
+    derived: str = ""
 
     @property
     def step(self) -> dict[str, Any]:
@@ -128,13 +131,17 @@ class Version:
     def objects(self) -> set[str]:
         """Every object that this version needs."""
         records = {one.record for one in self.classes}
-        return {self.shared, self.predict, *self.seen, *records} - {""}
+        return {self.shared, self.predict, self.derived, *self.seen, *records} - {""}
 
     @property
     def lasting(self) -> set[str]:
-        """The objects it needs while another version is current: some methods solve `predict`."""
-        solved = entry_of(self.method, self.settings).solves_again
-        return self.objects - ({self.predict} if solved else set())
+        """The objects it needs while another version is current.
+
+        Totals are made again from the records, and some methods solve `predict`; of so many classes
+        that there are totals, that takes minutes, so it stays.
+        """
+        solved = entry_of(self.method, self.settings).solves_again and not self.derived
+        return self.objects - {self.derived, *([self.predict] if solved else [])}
 
     def seen_by(self, extractor: Extractor) -> "Version":
         """Return this version with the present place of its network's file."""
@@ -220,7 +227,8 @@ VERSION = Keys(
         **{"key": KEY, "next_id": COUNT, "classes": [CLASS]},
         **{"shared": OBJECT, "predict": DIGEST, "seen": [OBJECT], "numbers": Each(FINITE)},
         "history": [Keys({"did": WORD, "when": WORD, "version": FROM_1})],
-    }
+    },
+    {"derived": DIGEST},
 )
 LEARNED = Keys({"name": WORD, "new": FLAG, "images": COUNT})
 STEPS: Mapping[str, Keys] = {  # what is read of each step, beside what it did and when
@@ -236,7 +244,11 @@ POINTER = Keys({"version": FROM_1, "sha256": DIGEST}, {"oldest": FROM_1})
 
 
 def to_json(version: Version) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(version)}
+    content = {"format": FORMAT, **asdict(version)}
+    if not version.derived:
+        content["format"] = OF_FEW
+        del content["derived"]
+    return content
 
 
 def from_json(content: Any, file: object) -> Version:
