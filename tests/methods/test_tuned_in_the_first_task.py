@@ -9,7 +9,10 @@ from dafuse.methods.registry import METHODS, require_observes
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
-QUICK: dict[str, dict[str, Any]] = {"layup": {}, "anacp": {"width": 20, "samples": 8, "penalty": 0.5}}
+QUICK: dict[str, dict[str, Any]] = {
+    "layup": {},
+    "anacp": {"width": 20, "samples": 8, "penalty": 0.5},
+}
 TRAINED = {"epochs": 1, "batch_size": 4, "adapter_rank": 4}
 by_method = pytest.mark.parametrize("name", QUICK)
 
