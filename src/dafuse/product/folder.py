@@ -7,9 +7,8 @@
     .lock                          held by a process that changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
-leaves the old model or the new one. Files that model.json does not lead to, through a version and
-its parents, are deleted. Versions kept for undo have no object that predicts, where the method can
-solve it again: it is the only one that is new in every version. No torch here.
+leaves the old model or the new one. Files that model.json does not lead to are deleted. Versions
+kept for undo have no object that predicts, where the method can solve it again. No torch here.
 """
 
 import hashlib
@@ -122,14 +121,14 @@ class ModelFolder:
             yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
-        """Return what `make` makes of the current version, also while a process changes the model.
-
-        Files that go meanwhile are no damage: then everything is read again.
-        """
+        """Return what `make` makes of the current version."""
         return self.read_current(make)[1]
 
     def read_current(self, make: Callable[[Version], Made]) -> tuple[VersionRef, Made]:
-        """Do as `read`, and return which version it was, too."""
+        """Do as `read`, and return which version it was, also while another changes the model.
+
+        Files that go meanwhile are no damage: then everything is read again.
+        """
         self.require()
         for _ in range(ATTEMPTS):
             current, oldest = self._pointers()
@@ -152,9 +151,9 @@ class ModelFolder:
         return self._pointers()[1]
 
     def _pointers(self) -> tuple[VersionRef, int]:
-        remedy = "restore it from a copy of the model"
-        content = read_sealed(self.pointer_file, remedy, self.path)
-        return pointers_from_json(content, self.pointer_file)
+        file = self.pointer_file
+        content = read_sealed(file, "restore it from a copy of the model", self.path)
+        return pointers_from_json(content, file)
 
     def current_if_any(self) -> VersionRef | None:
         """Return which version is the current one; None if none can be read."""
@@ -327,19 +326,17 @@ class ModelFolder:
             history = self.history()
         except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
             return []
-        versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
-        kept = versions | {self.object_file(digest) for digest in needed}
+        kept = {self.version_file(version.number) for version in history}
+        kept |= {self.object_file(digest) for digest in needed}
         # versions go last: while an old one is there, `_finish_deleting` sees that not all is done
         files = [*self.path.glob("objects/*.safetensors"), *self.path.glob("versions/*.json")]
-        others = (file for file in files if file not in kept)
-        return [file for file in others if file.is_symlink() or not file.is_dir()]
+        return [one for one in files if one not in kept and (one.is_symlink() or not one.is_dir())]
 
     def _finish_deleting(self, oldest: int) -> None:
-        """Delete the versions before this one, which a step was to delete when it was killed.
+        """Delete versions that a step was to delete when it was killed, as `forget` promised.
 
-        `forget` for good promises that they are gone, so reading a model deletes them, too; it
-        looks at names alone. They stay where nothing can be deleted, or another process does it.
+        It looks at names alone. They stay where they cannot be deleted or another process does it.
         """
         with suppress(DafuseError, OSError):
             if not self._is_held and min(self.numbers(), default=1) < oldest:
