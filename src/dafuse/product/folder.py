@@ -190,10 +190,7 @@ class ModelFolder:
         return versions
 
     def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
-        """Return the versions up to `last`, oldest first, as far back as their files are whole.
-
-        The damage that ended the walk, if any did, is returned beside them.
-        """
+        """Return the versions up to `last`, oldest first, and the damage that ended the walk."""
         versions, oldest = [last], self.oldest()
         while (parent := versions[0].parent) is not None and parent.number >= oldest:
             try:

@@ -254,7 +254,7 @@ class ExportedModel(Answering):
 
     @property
     def model(self) -> "ExportedModel":
-        """What answers: itself. It never changes."""
+        """The version that answers: itself. It never changes."""
         return self
 
     def follow(self) -> None:
