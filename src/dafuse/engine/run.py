@@ -67,6 +67,8 @@ def prepare(
         make_stream(config, dataset)  # its errors come before the decoding
         return network, dataset
 
+    if ranks.on_this_machine < ranks.count and ranks.is_first:
+        progress.say(f"waiting for the {ranks.count} processes of all machines")
     network, dataset = ranks.begin(open_inputs)
     memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
     limits = ranks.memory_for_images(memory), ranks.workers(config.workers)
