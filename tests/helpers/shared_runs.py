@@ -1,6 +1,6 @@
 """Benchmark runs of small networks by one process or two, as a program that Fabric starts again.
 
-python shared_runs.py FOLDER PROCESSES METHOD=JSON...   # FOLDER/METHOD is a run's folder
+python -m helpers.shared_runs FOLDER PROCESSES METHOD=JSON...   # FOLDER/METHOD is a run's folder
 """
 
 import json
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path[:0] = [str(Path(__file__).parents[1])]  # where Fabric starts it by its path
 
 from dafuse.data.batches import Loader
 from dafuse.engine.config import RunConfig
@@ -40,7 +38,7 @@ def run_all(folder: Path, processes: int, methods: Mapping[str, Mapping[str, Any
 def command(folder: Path, processes: int, methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the command that runs these methods."""
     asked = [f"{name}={json.dumps(options)}" for name, options in methods.items()]
-    return [sys.executable, str(Path(__file__)), str(folder), str(processes), *asked]
+    return [sys.executable, "-m", "helpers.shared_runs", str(folder), str(processes), *asked]
 
 
 def main(arguments: Sequence[str]) -> None:
