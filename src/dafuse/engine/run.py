@@ -17,7 +17,7 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
-from dafuse.engine.devices import launch, started_on
+from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import TaskEvaluation, evaluate
 from dafuse.engine.folder import Checkpoint, RunFolder, UnseenFolder
@@ -32,6 +32,7 @@ from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
 from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
+from dafuse.processes import started_on
 from dafuse.progress import Progress
 
 GO_ON = "the same command goes on from the last finished task"
@@ -67,6 +68,8 @@ def prepare(
         make_stream(config, dataset)  # its errors come before the decoding
         return network, dataset
 
+    if ranks.on_this_machine < ranks.count and ranks.is_first:
+        progress.say(f"waiting for the {ranks.count} processes of all machines")
     network, dataset = ranks.begin(open_inputs)
     memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
     limits = ranks.memory_for_images(memory), ranks.workers(config.workers)

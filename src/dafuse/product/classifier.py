@@ -71,6 +71,7 @@ class Classifier(Answering):
         weights_sha256: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
         seed: int = 1993,
         **settings: Any,
     ) -> "Classifier":
@@ -84,6 +85,8 @@ class Classifier(Answering):
             weights_sha256: what the SHA-256 of the weights must be
             device: auto, cpu, cuda or mps
             threads: how many; default: one for each processor
+            devices: how many share out lessons that train (for the command, which starts again in
+                a process for each)
             seed: of everything random
             settings: options of the method
         """
@@ -95,7 +98,9 @@ class Classifier(Answering):
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
         wanted = Wanted.by(taught, method, options)
-        extractor = open_extractor(backbone, weights, weights_sha256, device, threads, wanted)
+        extractor = open_extractor(
+            backbone, weights, weights_sha256, device, threads, wanted, devices=devices
+        )
         record = BackboneRecord.of(extractor)
         return cls(folder, blank(record, method, options, seed, new_key()), extractor)
 
@@ -107,9 +112,10 @@ class Classifier(Answering):
         weights: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder, with the very weights that it was taught with."""
-        return cls._opened(ModelFolder(path), weights, device, threads)
+        return cls._opened(ModelFolder(path), weights, device, threads, devices=devices)
 
     @classmethod
     def merge(
@@ -141,6 +147,7 @@ class Classifier(Answering):
         device: str,
         threads: int | None,
         like: "Classifier | None" = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
@@ -151,7 +158,7 @@ class Classifier(Answering):
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
-        extractor = open_extractor(*known, device, threads, wanted, backbone.file)
+        extractor = open_extractor(*known, device, threads, wanted, backbone.file, devices)
         with saying_what_is_wrong(folder, version):
             backbone.require_size_of(extractor)
         extractor.preprocessing = backbone.preprocessing
