@@ -27,7 +27,12 @@ from dafuse.methods.options import require_valid
 from dafuse.product import steps
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
+from dafuse.product.objects import (
+    load_method,
+    read_beside_records,
+    read_shared,
+    saying_what_is_wrong,
+)
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.steps import merge
@@ -248,7 +253,7 @@ class Classifier(Answering):
                 seen = Seen.of(self.folder, version) if recognise else None
             encode = None
             if not method.trains:
-                encode = method.encoder(read_beside_records(self.folder, version))
+                encode = method.encoder(read_shared(self.folder, version))
             report, lesson, found = teach(
                 dataset, method, encode, version, seen, self.extractor, chosen, progress
             )

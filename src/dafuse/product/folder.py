@@ -12,7 +12,6 @@ kept for undo have no object that predicts, where the method can solve it again.
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -38,9 +37,9 @@ from dafuse.product.version import (
     OF_FEW,
     Version,
     VersionRef,
+    as_text,
     from_json,
     pointers_from_json,
-    to_json,
 )
 from dafuse.progress import Progress
 from dafuse.sealed import read_sealed, write_sealed
@@ -59,6 +58,7 @@ class ModelFolder:
         self.path = Path(path).expanduser()
         self.pointer_file = self.path / "model.json"
         self._is_held = False  # by `changing`
+        self._parsed: dict[VersionRef, Version] = {}  # their files are read and checked each time
 
     def exists(self) -> bool:
         """Tell whether there is a model, damaged or not."""
@@ -168,8 +168,9 @@ class ModelFolder:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
     def version(self, wanted: VersionRef) -> Version:
-        file = self.version_file(wanted.number)
-        return self._numbered(self._checked(file, wanted.sha256), wanted.number)
+        data = self._checked(self.version_file(wanted.number), wanted.sha256)
+        found = self._parsed.get(wanted) or self._numbered(data, wanted.number)
+        return self._parsed.setdefault(wanted, found)
 
     def _numbered(self, data: bytes, number: int) -> Version:
         """Read a version; refuse another number, by which the current file would be deleted."""
@@ -260,10 +261,7 @@ class ModelFolder:
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
-        """Write the object that predicts, solved again, if its bits are the same as before.
-
-        It is left out if the version is not current, another changes it, or writing fails.
-        """
+        """Write what predicts, solved again to the same bits, if current and writable."""
         with suppress(DafuseError, OSError), self._locked(_busy):
             same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
@@ -276,7 +274,7 @@ class ModelFolder:
         """
         file = self.version_file(version.number)
         make_folder(file.parent, self.path)
-        text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
+        text = as_text(version)
         write_atomically(file, text, self.path)
         current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
         try:

@@ -102,7 +102,7 @@ class TaughtLift:
         self._head = None
         if self._becomes_many(len(lesson.names), sum(lesson.counts_C) + len(lesson.labels_N)):
             self.many.learn(self.lift(lesson.feats_NF), lesson.labels_N)
-            return Tested("some left out in turn", *self.many.tried)
+            return Tested("each left out in turn", *self.many.tried)
         self.solved.learn(lesson.feats_NF, lesson.labels_N)
         return Tested("each left out in turn", *self.solved.tried)
 
@@ -192,7 +192,8 @@ class TaughtLift:
         if self._head is not None:
             return self._head
         if self._is_many:
-            return self.many.head()
+            self._head = self.many.head()  # large, and asked for twice
+            return self._head
         solved = self.solved
         weights = solved.resting_weights
         return Head(
