@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a load gave."""
+    """The outcome of a load."""
 
     seconds: float
     taken: list[float]  # seconds of each request

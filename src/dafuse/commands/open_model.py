@@ -1,4 +1,4 @@
-"""Options of the commands that load a model's network, and what these open."""
+"""Options of the commands that open a model, and the functions that open it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ MethodName = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of how the network of a model is opened."""
+    """Options for opening a model's network."""
 
     weights: Weights = None
     device: Device = "auto"
@@ -49,6 +49,28 @@ class NetworkOptions:
 
 
 AS_USUAL = NetworkOptions()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LessonNetwork(NetworkOptions):
+    """Options of how the network of a model is opened that several devices may teach."""
+
+    devices: Annotated[
+        int,
+        Parameter(
+            help="for a lesson that trains: how many devices of this machine share the work, a "
+            "process each; on a CPU so many processes"
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices < 1:
+            raise DafuseError(f"--devices must be at least 1, not {self.devices}")
+
+
+ON_ONE_DEVICE = LessonNetwork()
 
 
 def is_exported(model: str) -> bool:

@@ -116,7 +116,7 @@ def serve(
     print(f"stopped: {lost}" if lost else "stopped", flush=True)
     if not ended:
         # A step of it takes longer than anybody waits, and Python would crash on tearing down what
-        # it computes with. The model's folder bears this at any moment.
+        # it computes with. The model's folder is whole at any moment.
         os._exit(0)
 
 

@@ -36,7 +36,7 @@ PER_PROCESSOR = 8  # workers; more of them are a slip of the finger
 
 @dataclass(frozen=True)
 class Opening:
-    """What a worker needs to make its own server of the model."""
+    """The values from which a worker makes its own server of the model."""
 
     model: str
     network: "NetworkOptions"

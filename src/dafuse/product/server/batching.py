@@ -41,7 +41,7 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 
-class Answers(Protocol):
+class ServedVersion(Protocol):
     """One version of a model."""
 
     def answers(self, images: Sequence[Any], top: int) -> "Iterator[Answer]": ...
@@ -54,8 +54,8 @@ class Served(Protocol):
     def classes(self) -> list[str]: ...
 
     @property
-    def model(self) -> Answers:
-        """What answers now. It never changes."""
+    def model(self) -> ServedVersion:
+        """The version that answers now. It never changes."""
 
     def follow(self) -> None:
         """Read the model again if another process has changed it."""
@@ -66,7 +66,7 @@ class Asked:
     """A request for answers. All of them come from the version that gave the first one."""
 
     top: int
-    model: Answers | None = None
+    model: ServedVersion | None = None
 
 
 class Batcher:

@@ -35,7 +35,7 @@ class FollowedFile:
 
     @property
     def model(self) -> ExportedModel:
-        """What answers now. It never changes."""
+        """The version that answers now. It never changes."""
         return self._model
 
     @property
