@@ -1,4 +1,4 @@
-"""Options of the commands that load a model's network, and what these open."""
+"""Options of the commands that open a model, and the functions that open it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ MethodName = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of how the network of a model is opened."""
+    """Options for opening a model's network."""
 
     weights: Weights = None
     device: Device = "auto"
@@ -82,8 +82,11 @@ def open_model(model: str, network: NetworkOptions) -> "Classifier | ExportedMod
     """Open a model's folder, or an exported file."""
     if model.lower().endswith(".pt2"):
         raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
-    if not is_exported(model):
-        return open_folder(model, network)
+    return open_exported(model, network) if is_exported(model) else open_folder(model, network)
+
+
+def open_exported(model: str, network: NetworkOptions) -> "ExportedModel":
+    """Open an exported file."""
     if network.weights or network.device not in ("auto", "cpu"):
         raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
     from dafuse.product.predictor import ExportedModel

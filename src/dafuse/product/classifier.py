@@ -25,13 +25,12 @@ from dafuse.data.own_data import lesson_images
 from dafuse.errors import DafuseError
 from dafuse.methods.options import require_valid
 from dafuse.product import steps
-from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lesson import next_version, teach
 from dafuse.product.objects import (
-    read_arrays,
+    load_method,
     read_beside_records,
+    read_shared,
     saying_what_is_wrong,
 )
 from dafuse.product.predictor import Answering, Predictor, Scores
@@ -46,6 +45,8 @@ from dafuse.taught.table import DEFAULT, find_taught
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from dafuse.product.export import Exported
 
 
 class Classifier(Answering):
@@ -204,10 +205,9 @@ class Classifier(Answering):
             return version, self._predicting(version)[0]
 
         with self._reading:
-            self.folder.require()
-            current = self.folder.current()
-            self._now = self.folder.read(load)
-            self._current = current
+            current, now = self.folder.read_current(load)
+            self._now = now
+            self._current = current  # after it, as `current` says
 
     def follow(self) -> None:
         """Do as `refresh`, if the current version is another one; ignore one that is damaged."""
@@ -239,6 +239,8 @@ class Classifier(Answering):
                 images or more that is kept back to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
+        from dafuse.product.lesson import next_version, teach  # not needed to predict
+
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
@@ -251,7 +253,7 @@ class Classifier(Answering):
                 seen = Seen.of(self.folder, version) if recognise else None
             encode = None
             if not method.trains:
-                encode = method.encoder(read_beside_records(self.folder, version))
+                encode = method.encoder(read_shared(self.folder, version))
             report, lesson, found = teach(
                 dataset, method, encode, version, seen, self.extractor, chosen, progress
             )
@@ -265,7 +267,7 @@ class Classifier(Answering):
             self.folder.publish(after)
             with self._reading:
                 self._now = after, predictor
-                self._current = self.folder.current()  # after it, as in refresh
+                self._current = self.folder.current()  # after it, as `current` says
         return report
 
     @property
@@ -313,11 +315,13 @@ class Classifier(Answering):
         """List every file and tensor of the model, and what it says about the images."""
         return make_ledger(self.folder)
 
-    def export(self, file: str | Path, int8: bool = False) -> Exported:
+    def export(self, file: str | Path, int8: bool = False) -> "Exported":
         """Write one .onnx file that predicts without dafuse, of float32 or int8 weights.
 
         It is compared with the model, and not written if it computes something else.
         """
+        from dafuse.product.export import export, require_exportable
+
         require_exportable(Path(file).expanduser())
         self._require_taught()
 
@@ -355,10 +359,11 @@ class Classifier(Answering):
         options = {name: value for name, value in options.items() if value is not None}
         if unknown := sorted(options.keys() - LessonOptions.__annotations__.keys()):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
-        method = self._start.method
-        if options and not find_taught(method, self._start.settings).trains:
+        method, settings = self._start.method, self._start.settings
+        takes = find_taught(method, settings).takes(settings)
+        if unfit := [name for name in options if name not in takes]:
             raise DafuseError(
-                f"{', '.join(options)}: only for methods that train, and {method} does not"
+                f"{', '.join(unfit)}: only for methods that train, and {method} does not"
             )
         require_valid(LessonOptions, options)
         return options
@@ -372,7 +377,7 @@ class Classifier(Answering):
         method = self._blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
-                method.load(read_arrays(self.folder, version), version.numbers)
+                load_method(self.folder, version, method)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:

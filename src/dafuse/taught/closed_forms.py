@@ -6,7 +6,7 @@ out of the training. These images are in the sums like all others, and are left 
 to test the classes and to set the temperature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +37,7 @@ from dafuse.taught.contract import (
     Arrays,
     Encode,
     Lesson,
+    LessonOptions,
     Numbers,
     Tested,
     under,
@@ -91,6 +92,12 @@ class TaughtSums:
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         return cls.made_of.needs_of(settings)
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        if settings.get("tune", cls.tunes) != "none":
+            return LessonOptions.__annotations__
+        return ["flip"] if cls.leaves_out else ["flip", "holdout"]
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; options of one that trains are holdout, flip, epochs, lr."""

@@ -5,7 +5,7 @@ they also set the temperature. All classes share one adapter, so a dropped class
 there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +35,7 @@ from dafuse.taught.contract import (
     Arrays,
     Encode,
     Lesson,
+    LessonOptions,
     Numbers,
     Tested,
     named,
@@ -148,6 +149,10 @@ class TaughtDAF:
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         return "adapters"
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        return LessonOptions.__annotations__
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; its options are holdout, flip, epochs, lr."""
