@@ -45,7 +45,7 @@ class Loader:
         self._cut_together = 512 if device.type == "cuda" else 1  # images: one launch for all
         self.skipped: list[str] = []
         self._sources: dict[int, _Source] = {}  # by the identity of the items
-        budget = _free_bytes(device) // 2 if memory_bytes is None else memory_bytes
+        budget = free_bytes(device) // 2 if memory_bytes is None else memory_bytes
         for images in (dataset.train, dataset.test):
             if id(images.items) not in self._sources:
                 budget -= self._open(images.items, budget, progress or Progress())
@@ -234,7 +234,7 @@ def _require_images(dataset: Dataset, skipped: list[str]) -> None:
         )
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Return the free memory of the machine, through which all images go, or less on the device."""
     from psutil import virtual_memory
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from dafuse.backbones.load import find_backbone
 from dafuse.data.stream import class_order, task_sizes
-from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig, saved_config
+from dafuse.engine.config import (
+    NOT_IN_HASH,
+    STREAM_OPTIONS,
+    STREAMS,
+    RunConfig,
+    flatten,
+    saved_config,
+)
 from dafuse.engine.devices import describe, launch
 from dafuse.engine.replay import training_part
 from dafuse.engine.run import Bench, resolved, run
@@ -98,6 +105,32 @@ def plan(
         config = resolved(replace(_in_setting(base, setting), method=own, seed=seed))
         label = _label({**options, **setting})
         planned.append(PlannedRun(label, replace(config, out=str(out / config.name()))))
+    return recorded_once(planned, out)
+
+
+def plan_grid(configs: Sequence[RunConfig], out: Path) -> list[PlannedRun]:
+    """Return the runs of these configurations, each once, labelled by what they differ in."""
+    everything = [resolved(config) for config in configs]
+    flat = [flatten(config.asked()) for config in everything]
+    keys = dict.fromkeys(key for own in flat for key in own)
+    unlabelled = {"seed", "method.name", *NOT_IN_HASH}
+    varied = [key for key in keys if len({str(own.get(key)) for own in flat}) > 1]
+    planned: dict[Path, PlannedRun] = {}
+    for config, own in zip(everything, flat, strict=True):
+        _require_possible(config, [config.seed])
+        options = {
+            key.removeprefix("method."): own[key]
+            for key in varied
+            if key in own and key not in unlabelled
+        }
+        config = replace(config, out=str(out / config.name()))
+        label = _label({"name": config.method["name"], **options})
+        planned.setdefault(config.folder(), PlannedRun(label, config))
+    return recorded_once(list(planned.values()), out)
+
+
+def recorded_once(planned: list[PlannedRun], out: Path) -> list[PlannedRun]:
+    """Have one of the runs that train the same way record, and the others replay it."""
     recorders = _recorders(planned, out)
     for each in planned:
         if _records(each.config):

@@ -1,0 +1,252 @@
+"""Processes that make the steps of an experiment: of this machine, or of a Ray cluster.
+
+This module imports no torch: a new process first learns how many threads it may use.
+"""
+
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import threading
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dafuse.errors import DafuseError
+
+if TYPE_CHECKING:
+    from dafuse.engine.config import RunConfig
+    from dafuse.experiments.making import LastBench, Step
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+OURS = "DAFUSE_"  # variables of the environment that a worker elsewhere needs, too
+ENDS = 10.0  # seconds in which a process must end that is told to
+KILLED = "its process was killed, perhaps since memory ran out"
+_last: "LastBench | None" = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a step is made: as in the process that asks for it, with a part of the machine."""
+
+    threads: int
+    share: float  # of free memory that may hold decoded images
+    folder: str = field(default_factory=os.getcwd)
+    arguments: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv))
+    environment: tuple[tuple[str, str], ...] = field(
+        default_factory=lambda: tuple((k, v) for k, v in os.environ.items() if k.startswith(OURS))
+    )
+
+    def enter(self) -> None:
+        os.chdir(self.folder)
+        sys.argv[:] = self.arguments  # a run notes the command
+        os.environ.update(self.environment)
+
+    def fitted(self, config: "RunConfig") -> "RunConfig":
+        """Return the configuration for opening data, with this place's part where none is set."""
+        from dafuse.data.batches import free_bytes
+        from dafuse.engine.devices import launch
+
+        workers = self.threads if config.workers is None else config.workers
+        memory = config.memory_gb
+        if memory is None and self.share < 1:
+            device = launch(config.device, config.precision, config.deterministic).device
+            memory = self.share * free_bytes(device) / 2 / 2**30
+        return replace(config, workers=workers, memory_gb=memory)
+
+
+def make_step(step: "Step", place: Place) -> str:
+    """Make a step in this worker; return why its input does not allow it, or nothing."""
+    global _last
+    import torch
+
+    from dafuse.experiments.making import LastBench
+    from dafuse.progress import Progress
+
+    place.enter()
+    torch.set_num_threads(place.threads)
+    _last = _last or LastBench()
+    progress = Progress()
+    try:
+        step.make(progress, _last.of(place.fitted(step.config), progress))
+    except DafuseError as error:
+        return str(error)
+    return ""
+
+
+class LocalProcesses:
+    """So many processes of this machine at a time, each with its part of the threads.
+
+    Each is a pool of its own, so one that dies takes no other down.
+    """
+
+    retries = 1
+
+    def __init__(self, count: int) -> None:
+        threads = max(1, (os.cpu_count() or 1) // count)
+        if (told := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(told) > 0:
+            threads = min(threads, int(told))
+        self._place = Place(threads, 1 / count)
+        self._pools: list[ProcessPoolExecutor | None] = [None] * count
+        self._work: list[Future[str] | None] = [None] * count
+        self._before = set(multiprocessing.active_children())
+
+    def submit(self, step: "Step") -> "Future[str] | None":
+        for slot, work in enumerate(self._work):
+            if work is None or work.done():
+                if work is not None and isinstance(work.exception(), BrokenExecutor):
+                    self._pools[slot] = None
+                pool = self._pools[slot] = self._pools[slot] or self._pool()
+                self._work[slot] = pool.submit(make_step, step, self._place)
+                return self._work[slot]
+        return None
+
+    def in_words(self, error: BaseException) -> str:
+        if isinstance(error, BrokenExecutor):
+            return KILLED
+        return f"{type(error).__name__}: {error}"
+
+    def __enter__(self) -> "LocalProcesses":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End all processes; at once where the work was stopped."""
+        if kind is not None:
+            mine = set(multiprocessing.active_children()) - self._before
+            for child in mine:
+                child.terminate()
+            for child in mine:
+                child.join(ENDS)
+                if child.is_alive():
+                    child.kill()
+        for pool in self._pools:
+            if pool is not None:
+                pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def _pool(self) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, spawn, _begin_worker, (self._place.threads,))
+
+
+def _begin_worker(threads: int) -> None:
+    """Set the threads before anything reads them; end with the process that began this one."""
+    for name in THREADS:
+        os.environ[name] = str(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first one ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class RayTasks:
+    """Tasks of a Ray cluster, which schedules them and makes a failed one once more itself."""
+
+    retries = 0
+
+    def __init__(self, ray: Any, share: "ClusterShare") -> None:
+        self._ray = ray
+        given = share.resources(ray)
+        self._place = Place(share.cpus, share.memory(ray))
+        self._make = ray.remote(max_retries=1, retry_exceptions=True, **given)(make_step)
+        self._asked: list[Any] = []
+
+    def submit(self, step: "Step") -> "Future[str]":
+        self._asked.append(self._make.remote(step, self._place))
+        future: Future[str] = self._asked[-1].future()
+        return future
+
+    def in_words(self, error: BaseException) -> str:
+        return why_of_ray(self._ray, error)
+
+    def __enter__(self) -> "RayTasks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for ref in self._asked:
+                self._ray.cancel(ref, force=True)
+
+
+@dataclass(frozen=True)
+class ClusterShare:
+    """What a task has of a node."""
+
+    gpu: float | None = None  # None: a whole GPU where there are some
+    cpus: int = 1
+
+    def resources(self, ray: Any) -> dict[str, float]:
+        """Return the task's resources as Ray takes them; refuse what no node has."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = max(node.get("GPU", 0.0) for node in nodes)
+        gpu = self.gpu if self.gpu is not None else float(gpus > 0)
+        if gpu > gpus:
+            raise DafuseError(f"--gpu-share {gpu:g}: no machine of the cluster has a GPU for it")
+        if not any(node.get("CPU", 0.0) >= self.cpus for node in nodes):
+            most = max(node.get("CPU", 0.0) for node in nodes)
+            raise DafuseError(
+                f"--cpus {self.cpus}: no machine of the cluster has more than {most:g}"
+            )
+        return {"num_cpus": self.cpus, "num_gpus": gpu}
+
+    def memory(self, ray: Any) -> float:
+        """Return the share of a node's memory: as many tasks as its CPUs and GPUs allow."""
+        given = self.resources(ray)
+        tasks = 1.0
+        for node in ray.nodes():
+            has = node["Resources"]
+            fit = has.get("CPU", 0.0) / given["num_cpus"]
+            if given["num_gpus"]:
+                fit = min(fit, has.get("GPU", 0.0) / given["num_gpus"])
+            tasks = max(tasks, fit)
+        return 1 / tasks
+
+
+def why_of_ray(ray: Any, error: BaseException) -> str:
+    """Say in a line why a Ray task failed."""
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
+        return str(cause) if isinstance(cause, DafuseError) else f"{type(cause).__name__}: {cause}"
+    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
+    if isinstance(error, (*lost, ray.exceptions.OutOfMemoryError)):
+        return KILLED
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+
+
+def require_shared(ray: Any, out: Path) -> None:
+    """Refuse a cluster of which some machine does not see this folder, or where we are."""
+    probe = out.resolve() / f".seen-{secrets.token_hex(8)}"
+    probe.touch()
+    try:
+        seen = ray.remote(num_cpus=0, max_retries=1)(_sees)
+        on = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        asked = [
+            (
+                node["NodeManagerHostname"],
+                seen.options(scheduling_strategy=on(node["NodeID"], soft=False)).remote(
+                    str(probe), os.getcwd()
+                ),
+            )
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        blind = [host for host, found in asked if not ray.get(found)]
+    finally:
+        probe.unlink(missing_ok=True)
+    if blind:
+        raise DafuseError(
+            f"{out.resolve()} is not one folder for all machines of the cluster: "
+            f"{', '.join(blind)} does not see it; start dafuse in a folder that they share, or "
+            "name one by --out"
+        )
+
+
+def _sees(probe: str, folder: str) -> bool:
+    return os.path.exists(probe) and os.path.isdir(folder)
