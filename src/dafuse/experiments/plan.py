@@ -112,21 +112,27 @@ def plan_grid(configs: Sequence[RunConfig], out: Path) -> list[PlannedRun]:
     """Return the runs of these configurations, each once, labelled by what they differ in."""
     everything = [resolved(config) for config in configs]
     flat = [flatten(config.asked()) for config in everything]
-    keys = dict.fromkeys(key for own in flat for key in own)
-    unlabelled = {"seed", "method.name", *NOT_IN_HASH}
-    varied = [key for key in keys if len({str(own.get(key)) for own in flat}) > 1]
     planned: dict[Path, PlannedRun] = {}
     for config, own in zip(everything, flat, strict=True):
         _require_possible(config, [config.seed])
-        options = {
-            key.removeprefix("method."): own[key]
-            for key in varied
-            if key in own and key not in unlabelled
-        }
         config = replace(config, out=str(out / config.name()))
-        label = _label({"name": config.method["name"], **options})
+        label = _label({"name": config.method["name"], **_varied(own, flat)})
         planned.setdefault(config.folder(), PlannedRun(label, config))
     return recorded_once(list(planned.values()), out)
+
+
+def _varied(own: Options, everything: Sequence[Options]) -> Options:
+    """Return the options in which the others differ; those of a method among its runs alone."""
+    varied = {}
+    for key, value in own.items():
+        kind = f"{key.partition('.')[0]}.name"
+        peers = [other for other in everything if other.get(kind) == own.get(kind)]
+        compared = everything if key == "data.name" else peers
+        if key in ("seed", "method.name", *NOT_IN_HASH):
+            continue
+        if any(other.get(key) != value for other in compared):
+            varied[key.removeprefix("method.")] = value
+    return varied
 
 
 def recorded_once(planned: list[PlannedRun], out: Path) -> list[PlannedRun]:

@@ -27,7 +27,7 @@ MADE = ("finished", "failed", "reused")
 
 
 class ShownStep(Protocol):
-    """What the table needs of a step."""
+    """The part of a step that the table needs."""
 
     label: str
 

@@ -96,10 +96,11 @@ class LocalProcesses:
     def submit(self, step: "Step") -> "Future[str] | None":
         for slot, work in enumerate(self._work):
             if work is None or work.done():
-                if work is not None and isinstance(work.exception(), BrokenExecutor):
+                try:
+                    self._work[slot] = self._pool(slot).submit(make_step, step, self._place)
+                except BrokenExecutor:  # its process died
                     self._pools[slot] = None
-                pool = self._pools[slot] = self._pools[slot] or self._pool()
-                self._work[slot] = pool.submit(make_step, step, self._place)
+                    self._work[slot] = self._pool(slot).submit(make_step, step, self._place)
                 return self._work[slot]
         return None
 
@@ -125,9 +126,13 @@ class LocalProcesses:
             if pool is not None:
                 pool.shutdown(wait=kind is None, cancel_futures=True)
 
-    def _pool(self) -> ProcessPoolExecutor:
-        spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, spawn, _begin_worker, (self._place.threads,))
+    def _pool(self, slot: int) -> ProcessPoolExecutor:
+        pool = self._pools[slot]
+        if pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            begin = _begin_worker, (self._place.threads,)
+            pool = self._pools[slot] = ProcessPoolExecutor(1, spawn, *begin)
+        return pool
 
 
 def _begin_worker(threads: int) -> None:
@@ -211,13 +216,13 @@ class ClusterShare:
 
 def why_of_ray(ray: Any, error: BaseException) -> str:
     """Say in a line why a Ray task failed."""
-    cause = getattr(error, "cause", None)
-    if isinstance(error, ray.exceptions.RayTaskError) and cause is not None:
-        return str(cause) if isinstance(cause, DafuseError) else f"{type(cause).__name__}: {cause}"
     lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
     if isinstance(error, (*lost, ray.exceptions.OutOfMemoryError)):
         return KILLED
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    told = getattr(error, "cause", None) or error  # a task's error has the error in it
+    if isinstance(told, DafuseError):
+        return str(told)
+    return f"{type(told).__name__}: {next(iter(str(told).strip().splitlines()), '')}"
 
 
 def require_shared(ray: Any, out: Path) -> None:
