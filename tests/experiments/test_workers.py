@@ -15,11 +15,12 @@ from rich.console import Console
 
 from dafuse.cli import start
 from dafuse.commands.run import parse
+from dafuse.engine.remote import ClusterShare, WorkerPlace
 from dafuse.errors import DafuseError
 from dafuse.experiments.making import make_together
 from dafuse.experiments.plan import PlannedRun, plan_grid
 from dafuse.experiments.steps_table import StepsTable
-from dafuse.experiments.workers import ClusterShare, LocalProcesses, Place, require_shared
+from dafuse.experiments.workers import LocalProcesses, require_shared
 from dafuse.report.drawing import Drawing
 from dafuse.sealed import read_sealed
 from faults import command
@@ -135,9 +136,9 @@ def test_threads_and_memory_are_shared_out(world: Path, monkeypatch: pytest.Monk
     assert LocalProcesses(2)._place.threads == 1
     monkeypatch.setattr("dafuse.data.batches.free_bytes", lambda _: 8 * 2**30)
     config = parse(DATA)
-    assert Place(2, 0.5).fitted(config) == replace(config, workers=2, memory_gb=2.0)
+    assert WorkerPlace(2, 0.5).fitted(config) == replace(config, workers=2, memory_gb=2.0)
     own = replace(config, workers=7, memory_gb=3.0)
-    assert Place(2, 0.5).fitted(own) == own
+    assert WorkerPlace(2, 0.5).fitted(own) == own
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

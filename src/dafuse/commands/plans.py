@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dafuse.commands.options import Cluster
 from dafuse.commands.terminal import wide_console
+from dafuse.engine.remote import ClusterShare
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder
 
@@ -37,6 +38,10 @@ class Spread:
     gpu_share: Annotated[float | None, Parameter(name="--gpu-share")] = None
     cpus: int | None = None
 
+    @property
+    def share(self) -> ClusterShare:
+        return ClusterShare(self.gpu_share, self.cpus or 1)
+
     def require_valid(self) -> None:
         if self.parallel is not None and not 1 <= self.parallel <= MOST_PROCESSES:
             raise DafuseError(f"--parallel must be from 1 to {MOST_PROCESSES}, not {self.parallel}")
@@ -60,14 +65,14 @@ def make_steps(steps: "Sequence[Step]", out: Path, spread: Spread) -> list[str]:
     from dafuse.engine.display import TerminalProgress
     from dafuse.experiments.making import make_in_turn, make_together
     from dafuse.experiments.steps_table import StepsTable
-    from dafuse.experiments.workers import ClusterShare, LocalProcesses, RayTasks, require_shared
+    from dafuse.experiments.workers import LocalProcesses, RayTasks, require_shared
 
     if spread.cluster is not None:
         from dafuse.cluster import joined
 
         with joined(spread.cluster, TerminalProgress()) as ray:
             require_shared(ray, out)
-            tasks = RayTasks(ray, ClusterShare(spread.gpu_share, spread.cpus or 1))
+            tasks = RayTasks(ray, spread.share)
             with tasks, StepsTable(steps) as table:
                 return make_together(steps, tasks, table)
     if spread.parallel is not None and spread.parallel > 1:

@@ -27,6 +27,7 @@ from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
 from dafuse.engine.config import RunConfig
 from dafuse.errors import DafuseError
+from dafuse.progress import Progress
 from dafuse.report.runs import load_run
 
 LISTED = {"method": "methods", "data": "data"}
@@ -72,8 +73,22 @@ def main(arguments: Sequence[str]) -> None:
     from dafuse.engine.run import run
 
     with TerminalProgress() as progress:
-        folder = run(config, progress)
+        if several.cluster is None:
+            folder = run(config, progress)
+        else:
+            folder = _run_on_cluster(config, several, progress)
     show_results([load_run(folder)], page=folder / "report.html", inside=folder)
+
+
+def _run_on_cluster(config: RunConfig, several: Several, progress: Progress) -> Path:
+    """Share out the images of one run, and return its folder."""
+    from dafuse.engine.run import resolved, run
+    from dafuse.engine.shards import Shards, require_features_only
+
+    config = resolved(config)
+    require_features_only(config)  # before a cluster is started
+    with cluster.joined(str(several.cluster), progress) as ray:
+        return run(config, progress, shards=Shards(ray, config, several.share))
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
@@ -166,7 +181,7 @@ def _options_of(method: str, data: str) -> Callable[..., RunRequest]:
 
     run.__doc__ = """Learn a stream of tasks with one method; started again, it goes on.
 
-    Several values with commas between them are a grid of runs: --seeds 5 --method.alpha 0.5,1.
+    Several values with commas between them are a grid of runs: --seeds 5 --increment 5,10.
     See dafuse list recipes, methods, data. Options of another method or data set are shown with
     --method NAME --data NAME --help.
 

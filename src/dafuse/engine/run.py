@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_fabric import Fabric
 
@@ -30,6 +30,9 @@ from dafuse.methods.contract import Method
 from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
 from dafuse.progress import Progress
+
+if TYPE_CHECKING:
+    from dafuse.engine.shards import Shards
 
 
 @dataclass
@@ -81,7 +84,12 @@ def resolved(config: RunConfig) -> RunConfig:
     )
 
 
-def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
+def run(
+    config: RunConfig,
+    progress: Progress | None = None,
+    bench: Bench | None = None,
+    shards: "Shards | None" = None,  # of a cluster that computes features and answers
+) -> Path:
     """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)
     step = "task" if config.stream == "tasks" else "point"
@@ -97,6 +105,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer = Trainer(
                 bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
+            trainer.shards = shards
             record = open_record(config, folder.path, trainer.device)
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)

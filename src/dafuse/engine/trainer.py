@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from dafuse.methods.contract import Batches, Loss, Method
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
+
+if TYPE_CHECKING:
+    from dafuse.engine.shards import Shards
 
 # Values that a block keeps per token for the backward pass, in multiples of the width: 18, as
 # measured with 512 images of DeiT-Tiny in bf16, which took 8.5 GB in all.
@@ -60,6 +63,7 @@ class Trainer:
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
+        self.shards: Shards | None = None  # of a cluster that computes features and answers
 
     def fit(
         self,
@@ -125,6 +129,8 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         parts: list[tuple[Tensor, Tensor]] = []
         with self.phase("statistics", len(images), len(images)) as bar:
+            if self.shards is not None and attached is None and network is None:
+                return self.shards.features(self, images, depths, bar)
             for batch, labels in bar.over(self.batches(images)):
                 parts.append((self.encode(batch, attached, network, depths), labels))
         return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])

@@ -7,57 +7,23 @@ import multiprocessing
 import os
 import secrets
 import signal
-import sys
 import threading
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dafuse.engine.remote import KILLED, ClusterShare, WorkerPlace, why_of_ray
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:
-    from dafuse.engine.config import RunConfig
     from dafuse.experiments.making import LastBench, Step
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-OURS = "DAFUSE_"  # variables of the environment that a worker elsewhere needs, too
 ENDS = 10.0  # seconds in which a process must end that is told to
-KILLED = "its process was killed, perhaps since memory ran out"
 _last: "LastBench | None" = None
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a step is made: as in the process that asks for it, with a part of the machine."""
-
-    threads: int
-    share: float  # of free memory that may hold decoded images
-    folder: str = field(default_factory=os.getcwd)
-    arguments: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv))
-    environment: tuple[tuple[str, str], ...] = field(
-        default_factory=lambda: tuple((k, v) for k, v in os.environ.items() if k.startswith(OURS))
-    )
-
-    def enter(self) -> None:
-        os.chdir(self.folder)
-        sys.argv[:] = self.arguments  # a run notes the command
-        os.environ.update(self.environment)
-
-    def fitted(self, config: "RunConfig") -> "RunConfig":
-        """Return the configuration for opening data, with this place's part where none is set."""
-        from dafuse.data.batches import free_bytes
-        from dafuse.engine.devices import launch
-
-        workers = self.threads if config.workers is None else config.workers
-        memory = config.memory_gb
-        if memory is None and self.share < 1:
-            device = launch(config.device, config.precision, config.deterministic).device
-            memory = self.share * free_bytes(device) / 2 / 2**30
-        return replace(config, workers=workers, memory_gb=memory)
-
-
-def make_step(step: "Step", place: Place) -> str:
+def make_step(step: "Step", place: WorkerPlace) -> str:
     """Make a step in this worker; return why its input does not allow it, or nothing."""
     global _last
     import torch
@@ -88,7 +54,7 @@ class LocalProcesses:
         threads = max(1, (os.cpu_count() or 1) // count)
         if (told := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(told) > 0:
             threads = min(threads, int(told))
-        self._place = Place(threads, 1 / count)
+        self._place = WorkerPlace(threads, 1 / count)
         self._pools: list[ProcessPoolExecutor | None] = [None] * count
         self._work: list[Future[str] | None] = [None] * count
         self._before = set(multiprocessing.active_children())
@@ -156,10 +122,10 @@ class RayTasks:
 
     retries = 0
 
-    def __init__(self, ray: Any, share: "ClusterShare") -> None:
+    def __init__(self, ray: Any, share: ClusterShare) -> None:
         self._ray = ray
         given = share.resources(ray)
-        self._place = Place(share.cpus, share.memory(ray))
+        self._place = WorkerPlace(share.cpus, share.memory(ray))
         self._make = ray.remote(max_retries=1, retry_exceptions=True, **given)(make_step)
         self._asked: list[Any] = []
 
@@ -178,51 +144,6 @@ class RayTasks:
         if kind is not None:
             for ref in self._asked:
                 self._ray.cancel(ref, force=True)
-
-
-@dataclass(frozen=True)
-class ClusterShare:
-    """What a task has of a node."""
-
-    gpu: float | None = None  # None: a whole GPU where there are some
-    cpus: int = 1
-
-    def resources(self, ray: Any) -> dict[str, float]:
-        """Return the task's resources as Ray takes them; refuse what no node has."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        gpus = max(node.get("GPU", 0.0) for node in nodes)
-        gpu = self.gpu if self.gpu is not None else float(gpus > 0)
-        if gpu > gpus:
-            raise DafuseError(f"--gpu-share {gpu:g}: no machine of the cluster has a GPU for it")
-        if not any(node.get("CPU", 0.0) >= self.cpus for node in nodes):
-            most = max(node.get("CPU", 0.0) for node in nodes)
-            raise DafuseError(
-                f"--cpus {self.cpus}: no machine of the cluster has more than {most:g}"
-            )
-        return {"num_cpus": self.cpus, "num_gpus": gpu}
-
-    def memory(self, ray: Any) -> float:
-        """Return the share of a node's memory: as many tasks as its CPUs and GPUs allow."""
-        given = self.resources(ray)
-        tasks = 1.0
-        for node in ray.nodes():
-            has = node["Resources"]
-            fit = has.get("CPU", 0.0) / given["num_cpus"]
-            if given["num_gpus"]:
-                fit = min(fit, has.get("GPU", 0.0) / given["num_gpus"])
-            tasks = max(tasks, fit)
-        return 1 / tasks
-
-
-def why_of_ray(ray: Any, error: BaseException) -> str:
-    """Say in a line why a Ray task failed."""
-    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-    if isinstance(error, (*lost, ray.exceptions.OutOfMemoryError)):
-        return KILLED
-    told = getattr(error, "cause", None) or error  # a task's error has the error in it
-    if isinstance(told, DafuseError):
-        return str(told)
-    return f"{type(told).__name__}: {next(iter(str(told).strip().splitlines()), '')}"
 
 
 def require_shared(ray: Any, out: Path) -> None:
