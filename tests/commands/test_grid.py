@@ -12,9 +12,8 @@ from dafuse.commands.run import parse
 from dafuse.engine.run import resolved, run
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
-from dafuse.report.drawing import Drawing
 from dafuse.sealed import read_sealed
-from helpers.small_datasets import save_arrays, small_dataset
+from helpers.small_runs import enter_small_world
 
 QUICK = ["--method.epochs", "1", "--method.batch_size=8", "--method.align_epochs=1"]
 SHARED = ["--data", "small.npz", "--increment", "2", "--device", "cpu"]
@@ -23,10 +22,7 @@ KINDS = {"--increment": True, "--method.alpha": True, "--order": True, "--out": 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(Drawing, "svg", lambda _: '<svg role="img"></svg>')
-    save_arrays(small_dataset([3] * 4), Path("small.npz"))
+    enter_small_world(tmp_path, monkeypatch, [3] * 4)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,19 @@ import torch
 from safetensors.torch import load_file
 
 from dafuse.cli import start
+from dafuse.cluster import joined
 from dafuse.commands.run import parse
 from dafuse.engine.remote import ClusterShare
 from dafuse.engine.run import prepare, resolved, run
 from dafuse.engine.shards import Shards
+from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, Progress
-from dafuse.report.drawing import Drawing
 from dafuse.sealed import read_sealed
 from helpers.ray_clusters import LOOPBACK, ray_cluster
-from helpers.small_datasets import save_arrays, small_dataset
+from helpers.small_runs import enter_small_world
 
+BATCH = 8  # images: a task has 4 batches, whole and in order
 ABLE = {  # methods that need features only, with options that make them quick
     "simplecil": [],
     "lift": ["--method.features=last"],
@@ -37,11 +39,23 @@ def cluster() -> Iterator[Any]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def ray(cluster: Any) -> Iterator[Any]:
+    """One connection for all, so that the workers stay and import torch once."""
+    with joined(cluster.address) as connected:
+        yield connected
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Drawing, "svg", lambda _: '<svg role="img"></svg>')
-    save_arrays(small_dataset([40] * 4, test_count=40), Path("small.npz"))
+    enter_small_world(tmp_path, monkeypatch, [16] * 4, test_count=8)
+    made = Trainer.__init__
+
+    def with_small_batches(trainer: Trainer, *given: Any, **named: Any) -> None:
+        made(trainer, *given, **named)
+        trainer.forward.at_once = BATCH  # workers take it from here
+
+    monkeypatch.setattr(Trainer, "__init__", with_small_batches)
 
 
 def words(name: str, *more: str) -> list[str]:
@@ -58,14 +72,11 @@ def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("world")
-def test_all_methods_that_need_features_only_give_the_bits_of_one_process(cluster: Any) -> None:
-    from dafuse.cluster import joined
-
+def test_all_methods_that_need_features_only_give_the_bits_of_one_process(ray: Any) -> None:
     made = {}
-    with joined(cluster.address) as ray:
-        for name in ABLE:
-            config = resolved(parse(words(name, "--out", f"shared-{name}")))
-            made[name] = run(config, shards=Shards(ray, config, ClusterShare()))
+    for name in ABLE:
+        config = resolved(parse(words(name, "--out", f"shared-{name}")))
+        made[name] = run(config, shards=Shards(ray, config, ClusterShare()))
     bench = prepare(parse(words("simplecil")))
     for name, shared in made.items():
         alone = run(parse(words(name, "--out", f"alone-{name}")), bench=bench)
@@ -104,16 +115,13 @@ class Killing(Progress):
 
 
 @pytest.mark.usefixtures("world")
-def test_the_shards_of_a_killed_node_are_done_again(cluster: Any) -> None:
-    from dafuse.cluster import joined
-
+def test_the_shards_of_a_killed_node_are_done_again(cluster: Any, ray: Any) -> None:
     alone = run(parse(words("simplecil", "--out", "alone")))
     node = cluster.add_node(num_cpus=1, node_ip_address=LOOPBACK)
     config = resolved(parse(words("simplecil", "--out", "shared")))
     progress = Killing(cluster, node)
-    with joined(cluster.address) as ray:
-        until(lambda: ray.cluster_resources().get("CPU") == 3)
-        shared = run(config, progress, shards=Shards(ray, config, ClusterShare()))
+    until(lambda: ray.cluster_resources().get("CPU") == 3)
+    shared = run(config, progress, shards=Shards(ray, config, ClusterShare()))
     assert progress.killed.is_set()
     assert outcome(shared)[1] == outcome(alone)[1]
 
@@ -127,7 +135,7 @@ def until(done: Any, seconds: float = 60.0) -> None:
 
 @pytest.mark.usefixtures("world")
 def test_the_command_makes_the_same_folder_and_reuses_it(
-    cluster: Any, capsys: pytest.CaptureFixture[str]
+    cluster: Any, ray: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start("run", [*words("simplecil"), "--cluster", cluster.address])
     (folder,) = Path("runs").iterdir()
@@ -139,15 +147,14 @@ def test_the_command_makes_the_same_folder_and_reuses_it(
 
 
 @pytest.mark.usefixtures("world")
-def test_other_data_on_a_worker_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dafuse.cluster import joined
+def test_other_data_on_a_worker_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from dafuse.engine import shards
 
     config = resolved(parse(words("simplecil", "--out", "other")))
     inputs = shards._inputs
     monkeypatch.setattr(shards, "_inputs", lambda trainer: inputs(trainer) | {"weights": "others"})
     refused = pytest.raises(DafuseError, match="a machine of the cluster has another weights than")
-    with joined(cluster.address) as ray, refused:
+    with refused:
         run(config, shards=Shards(ray, config, ClusterShare()))
     assert not (Path("other") / "results.json").exists()
 

@@ -14,20 +14,20 @@ import pytest
 from rich.console import Console
 
 from dafuse.cli import start
+from dafuse.cluster import joined
 from dafuse.commands.run import parse
 from dafuse.engine.remote import ClusterShare, WorkerPlace
 from dafuse.errors import DafuseError
 from dafuse.experiments.making import make_together
 from dafuse.experiments.plan import PlannedRun, plan_grid
 from dafuse.experiments.steps_table import StepsTable
-from dafuse.experiments.workers import LocalProcesses, require_shared
-from dafuse.report.drawing import Drawing
+from dafuse.experiments.workers import LocalProcesses, RayTasks, require_shared
 from dafuse.sealed import read_sealed
 from faults import command
 from helpers.deadly_runs import deadly
 from helpers.processes import clean_environment
 from helpers.ray_clusters import ray_cluster
-from helpers.small_datasets import save_arrays, small_dataset
+from helpers.small_runs import enter_small_world
 
 DATA = ["--data", "small.npz", "--increment", "2", "--device", "cpu"]
 SLOW = ["--method.epochs", "500", "--method.batch_size", "8"]
@@ -35,10 +35,7 @@ SLOW = ["--method.epochs", "500", "--method.batch_size", "8"]
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(Drawing, "svg", lambda _: '<svg role="img"></svg>')
-    save_arrays(small_dataset([3] * 4), Path("small.npz"))
+    enter_small_world(tmp_path, monkeypatch, [3] * 4)
     return tmp_path
 
 
@@ -46,6 +43,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def address() -> Iterator[str]:
     with ray_cluster([1, 1]) as started:
         yield started.address
+
+
+@pytest.fixture(scope="module")
+def ray(address: str) -> Iterator[Any]:
+    """One connection for all, so that the workers stay and import torch once."""
+    with joined(address) as connected:
+        yield connected
 
 
 def seeds(*numbers: int, out: str = "runs") -> list[PlannedRun]:
@@ -82,13 +86,10 @@ def test_a_killed_process_is_one_failed_run_that_is_made_once_more(world: Path) 
     assert counted(other) == counted(once)  # that was killed and went on
 
 
-def test_ray_makes_a_killed_run_once_more(world: Path, address: str) -> None:
-    from dafuse.cluster import joined
-    from dafuse.experiments.workers import RayTasks
-
+def test_ray_makes_a_killed_run_once_more(world: Path, ray: Any) -> None:
     once, twice, well = seeds(1, 2, 3)
     steps = [deadly(once, 1, world / "one"), deadly(twice, 9, world / "many"), well]
-    with joined(address) as ray, RayTasks(ray, ClusterShare()) as workers:
+    with RayTasks(ray, ClusterShare()) as workers:
         require_shared(ray, world)
         failed = make_together(steps, workers, StepsTable(steps, Console(file=StringIO())))
     assert len(failed) == 1
@@ -99,7 +100,7 @@ def test_ray_makes_a_killed_run_once_more(world: Path, address: str) -> None:
 
 
 def test_an_experiment_is_made_on_a_cluster(
-    world: Path, address: str, capsys: pytest.CaptureFixture[str]
+    world: Path, address: str, ray: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["run", "--method", "daf", *DATA, "--method.epochs=1", "--method.align_epochs=1"]
     start(words[0], [*words[1:], "--method.alpha", "1.0,2.0", "--cluster", address])
@@ -110,21 +111,18 @@ def test_an_experiment_is_made_on_a_cluster(
 
 
 def test_a_cluster_that_does_not_share_the_folder_is_refused(
-    world: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    world: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dafuse.cluster import joined
-
-    with joined(address) as ray:
+    require_shared(ray, world)
+    monkeypatch.setattr("dafuse.experiments.workers._sees", lambda *_: False)
+    with pytest.raises(DafuseError, match="is not one folder for all machines of the cluster"):
         require_shared(ray, world)
-        monkeypatch.setattr("dafuse.experiments.workers._sees", lambda *_: False)
-        with pytest.raises(DafuseError, match="is not one folder for all machines of the cluster"):
-            require_shared(ray, world)
-        assert not list(world.glob(".seen*"))
-        with pytest.raises(DafuseError, match="no machine of the cluster has a GPU for it"):
-            ClusterShare(gpu=0.5).resources(ray)
-        with pytest.raises(DafuseError, match="--cpus 64: no machine of the cluster has more"):
-            ClusterShare(cpus=64).resources(ray)
-        assert ClusterShare().resources(ray) == {"num_cpus": 1, "num_gpus": 0.0}
+    assert not list(world.glob(".seen*"))
+    with pytest.raises(DafuseError, match="no machine of the cluster has a GPU for it"):
+        ClusterShare(gpu=0.5).resources(ray)
+    with pytest.raises(DafuseError, match="--cpus 64: no machine of the cluster has more"):
+        ClusterShare(cpus=64).resources(ray)
+    assert ClusterShare().resources(ray) == {"num_cpus": 1, "num_gpus": 0.0}
 
 
 def test_threads_and_memory_are_shared_out(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,10 +73,10 @@ def make_steps(steps: "Sequence[Step]", out: Path, spread: Spread) -> list[str]:
         with joined(spread.cluster, TerminalProgress()) as ray:
             require_shared(ray, out)
             tasks = RayTasks(ray, spread.share)
-            with tasks, StepsTable(steps) as table:
+            with tasks, StepsTable(steps).drawn() as table:
                 return make_together(steps, tasks, table)
     if spread.parallel is not None and spread.parallel > 1:
-        with LocalProcesses(spread.parallel) as workers, StepsTable(steps) as table:
+        with LocalProcesses(spread.parallel) as workers, StepsTable(steps).drawn() as table:
             return make_together(steps, workers, table)
     with TerminalProgress() as progress:
         return make_in_turn(steps, progress)

@@ -30,7 +30,8 @@ class WorkerPlace:
     )
 
     def enter(self) -> None:
-        os.chdir(self.folder)
+        if os.path.isdir(self.folder):  # elsewhere only what is named by whole paths is found
+            os.chdir(self.folder)
         sys.argv[:] = self.arguments  # a run notes the command
         os.environ.update(self.environment)
 

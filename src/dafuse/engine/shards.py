@@ -7,7 +7,7 @@ does those of a lost worker again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,10 @@ class Setting:
     place: WorkerPlace
     at_once: int  # images in a batch
     inputs: dict[str, Any]
+
+    def opens(self) -> "Setting":
+        """Return the part that decides what is opened: runs of other methods share it."""
+        return replace(self, config=replace(self.config, method={}, out=None))
 
 
 class Shards:
@@ -188,7 +192,7 @@ def answers_of(
 def _trainer(setting: Setting) -> Trainer:
     """Open network and data as the run did, once; refuse others than it has."""
     global _opened
-    if _opened is None or _opened[0] != setting:
+    if _opened is None or _opened[0] != setting.opens():
         _opened = None  # its memory is free before other images are decoded
         setting.place.enter()
         torch.set_num_threads(setting.place.threads)
@@ -205,7 +209,7 @@ def _trainer(setting: Setting) -> Trainer:
                     f"a machine of the cluster has another {what.replace('_', ' ')} than this one "
                     f"({here[what]}, here {wanted}): have the same everywhere"
                 )
-        _opened = setting, trainer
+        _opened = setting.opens(), trainer
     return _opened[1]
 
 

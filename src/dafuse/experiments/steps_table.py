@@ -5,9 +5,9 @@ On a terminal it is drawn again and again; elsewhere there is a line whenever a 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from rich.box import SIMPLE_HEAD
@@ -39,7 +39,7 @@ class ShownStep(Protocol):
 
 
 class StepsTable:
-    """A context manager around the work."""
+    """How far each step is; whoever makes the steps says when one begins and ends."""
 
     every = 1.0  # seconds
 
@@ -52,21 +52,15 @@ class StepsTable:
         self._since: dict[int, float] = {}
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> "StepsTable":
-        if self.console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.console.is_terminal:
-            self._live.stop()
-            if kind is None:
-                self.console.print(self._drawn())
+    @contextmanager
+    def drawn(self) -> Iterator["StepsTable"]:
+        """Draw it while the work goes on, and once more at its end."""
+        if not self.console.is_terminal:
+            yield self
+            return
+        with self._live:
+            yield self
+        self.console.print(self._all_rows())
 
     def say(self, line: str) -> None:
         self.console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
@@ -81,7 +75,7 @@ class StepsTable:
             if not self.console.is_terminal and row[2:4] != before[2:4]:
                 self._say_row(row)
         if self.console.is_terminal:
-            self._live.update(self._drawn(), refresh=True)
+            self._live.update(self._all_rows(), refresh=True)
 
     def _row(self, number: int) -> list[str]:
         step, state = self._steps[number], self.state[number]
@@ -112,7 +106,7 @@ class StepsTable:
         told += [f"{seconds} s"] if seconds else []
         self.say(", ".join(told))
 
-    def _drawn(self) -> Group:
+    def _all_rows(self) -> Group:
         table = Table(box=SIMPLE_HEAD)
         for number, title in enumerate(HEAD):
             table.add_column(title, justify="right" if number > 2 else "left")
