@@ -143,19 +143,24 @@ def test_threads_and_memory_are_shared_out(world: Path, monkeypatch: pytest.Monk
 def test_all_processes_end_with_the_command(world: Path, number: signal.Signals) -> None:
     words = ["run", "--method", "daf", *DATA, *SLOW, "--seeds", "2", "--parallel", "2"]
     running = command.start(*words, folder=world, environment=clean_environment())
-    until(lambda: len(list(world.glob("runs/*/events.jsonl"))) == 2)
-    workers = children_of(running.pid)
-    assert len(workers) >= 2
-    if number == signal.SIGINT:
-        running.signal(number)  # as a terminal does, to all of them
-    else:
-        os.kill(running.pid, number)
-    ended = running.wait(60)
-    until(lambda: not any(is_alive(pid) for pid in workers))
-    if number == signal.SIGINT:
-        assert ended.status == 130
-        assert ended.err.endswith("dafuse: stopped; the same command goes on where it stopped\n")
-        assert not ended.has_traceback
+    try:
+        until(lambda: len(list(world.glob("runs/*/events.jsonl"))) == 2)
+        workers = children_of(running.pid)
+        assert len(workers) >= 2
+        if number == signal.SIGINT:
+            running.signal(number)  # as a terminal does, to all of them
+        else:
+            os.kill(running.pid, number)
+        ended = running.wait(60)
+        until(lambda: not any(is_alive(pid) for pid in workers))
+        if number == signal.SIGINT:
+            assert ended.status == 130
+            assert ended.err.endswith(
+                "dafuse: stopped; the same command goes on where it stopped\n"
+            )
+            assert not ended.has_traceback
+    finally:
+        running.signal(signal.SIGKILL)  # if it has not ended
     shutil.rmtree(world / "runs")
 
 
