@@ -34,6 +34,7 @@ BENCHMARKS = {  # name -> what it measures; its module is bench_NAME in dafuse.b
     "cpu": "one learning step on two threads against the plain loop",
     "lesson": "a lesson by lift against the forward pass, a stream by lift against DAF",
     "backbones": "milliseconds for an image by each named network, on the CPU",
+    "serving": "dafuse serve by two workers against one: requests a second, p99",
     "product": "cold: one prediction; a lesson against a plain script; many classes against few",
     "scale": "lessons and predictions of 10 to 100,000 classes, bytes, memory of 10 million images",
 }

@@ -79,9 +79,10 @@ def predict(
 
 
 def find_images(given: Sequence[str]) -> tuple[list[Path], list[str], list[Skipped]]:
-    """Files as they are, there or not; the images of folders; what patterns match.
+    """Return files as they are given, the images of folders, and what patterns match.
 
-    Also which of the given folders and patterns have no image, and which files are none.
+    Also return which folders and patterns have no image, and which files are no images. A file that
+    is named need not exist.
     """
     found: list[Path] = []
     missing: list[str] = []

@@ -151,7 +151,7 @@ class Products(NamedTuple):
 
 
 class Rescored(NamedTuple):
-    """What leave-one-out makes of the scores, and what it adds to c_k . A^-1 c_k."""
+    """The scores by leave-one-out, and what leaving out adds to c_k . A^-1 c_k."""
 
     scores_NC: Array  # without the factor b or N
     squares_NC: Array  # of LDA alone

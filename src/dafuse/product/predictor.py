@@ -253,8 +253,13 @@ class ExportedModel(Answering):
     def threshold(self) -> float:
         return self.card.threshold
 
+    @property
+    def model(self) -> "ExportedModel":
+        """The version that answers: itself. It never changes."""
+        return self
+
     def follow(self) -> None:
-        """Do nothing: unlike a model's folder, the file does not learn."""
+        """Do nothing: a file that was opened is not read again."""
 
     def each_scores(self, images: Sequence[AnyImage]) -> Iterator[Scores | UnreadableImage]:
         cut = self.card.preprocessing.centre_square

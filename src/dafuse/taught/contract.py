@@ -14,7 +14,7 @@ and a few numbers. Where ``class/which`` names classes, the records are of these
 all others stay as they are stored. Storage, undo, forgetting and the ledger need nothing else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict
@@ -87,6 +87,10 @@ class Teachable(Protocol):
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         """Return what the method needs of a network with these settings."""
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        """Return the names of the `LessonOptions` that some lesson can take."""
 
     def learn(self, lesson: Lesson) -> Tested:
         """Learn new classes, and more images of known ones."""

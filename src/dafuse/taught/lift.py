@@ -6,7 +6,7 @@ completely, and merged models know what one model taught everything would know. 
 each image is left out in turn to test the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -92,6 +92,10 @@ class TaughtLift:
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         return "features"
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        return ()
 
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None
