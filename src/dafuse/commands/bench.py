@@ -44,7 +44,7 @@ Names = Annotated[
         help="all if left out: " + "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     ),
 ]
-Counts = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)]
+Counts = Annotated[Sequence[int], Parameter(consume_multiple=1)]
 LEAST_WIDTH = 16  # of made-up features
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth", "backbones")
 
@@ -57,8 +57,8 @@ def bench(
     out: str = "bench.json",
     quick: bool = False,
     demo: bool = False,
-    classes: Counts = None,
-    images: Counts = None,
+    classes: Counts = (),
+    images: Counts = (),
     width: int | None = None,
 ) -> None:
     """Measure speed and memory beside what they are to be compared with; print and write a table.
@@ -85,11 +85,10 @@ def bench(
     if demo and "cpu" not in names:
         raise DafuseError("--demo belongs to the benchmark cpu")
     of_scale = {"classes": classes, "images": images, "width": width}
-    if given := [name for name, value in of_scale.items() if value is not None]:
+    if given := [name for name, value in of_scale.items() if value not in ((), None)]:
         if "scale" not in names:
             raise DafuseError(f"--{given[0]} belongs to the benchmark scale")
-        least = [*(classes or ()), *(images or ()), width or 100]
-        if min(least) < 1 or (width or 100) < LEAST_WIDTH:
+        if min([*classes, *images, 1]) < 1 or (width is not None and width < LEAST_WIDTH):
             raise DafuseError(f"classes and images must be 1 or more, width {LEAST_WIDTH} or more")
     if backbone and not set(names) & set(OF_ANY_BACKBONE):
         raise DafuseError(f"--backbone is for {', '.join(OF_ANY_BACKBONE)}")
@@ -100,7 +99,7 @@ def bench(
     from dafuse.engine.display import TerminalProgress
 
     with TerminalProgress() as progress:
-        scale = (classes or (), images or (), width)
+        scale = (tuple(classes), tuple(images), width)
         setting = Setting(device, rounds, backbone, quick, demo, *scale, progress)
         report = _head(setting)
         start, rows = time.perf_counter(), report["rows"]
