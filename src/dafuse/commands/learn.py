@@ -19,6 +19,7 @@ from dafuse.commands.open_model import (
 from dafuse.commands.options import Source
 from dafuse.errors import DafuseError
 from dafuse.processes import rank_here, started_on
+from dafuse.taught.table import find_taught
 from dafuse.wording import shown_lines
 
 if TYPE_CHECKING:
@@ -103,10 +104,15 @@ def _devices(asked: int) -> int:
 
 def _several(classifier: "Classifier", devices: int) -> AbstractContextManager[None]:
     """Share a lesson among several devices; refuse where nothing is trained."""
-    from dafuse.taught.several_devices import require_trains, several
-
     version = classifier.version
-    require_trains(version.method, version.settings, devices)
+    if not find_taught(version.method, version.settings).trains:
+        raise DafuseError(
+            f"--devices {devices} shares out training, and this model's method, {version.method}, "
+            "trains nothing: leave it out, or make a new model with --tune; to compute features on "
+            "several machines or in several processes, use --cluster"
+        )
+    from dafuse.taught.several_devices import several
+
     extractor: Any = classifier.extractor  # of torch, as all that train need
     return several(extractor)
 
