@@ -31,6 +31,7 @@ from dafuse.heads.confidence import Temperature, Threshold, calibrated, unit_of
 from dafuse.heads.familiarity import Familiarity, familiarity_of, left_out
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import LEAST, Precision, at_rest, awake, cast, in_steps, rounded
+from dafuse.heads.scatter import ClasswiseScatter
 from dafuse.heads.sums import ClassSums, pooled
 
 SUMS, WEIGHTS = "statistics/sums.", "classifier/weights."  # prefixes of names in a state
@@ -133,6 +134,23 @@ class ClosedForm:
         check_finite(feats_BF, "the features of a batch")
         self.sums.add(self.lift(feats_BF), beside(labels_B, self.sums.means_CM))
         self._settled = False
+
+    def take_up(self, sums: ClassSums, numbers: Sequence[int], classes: int) -> None:
+        """Add sums of images, of which class i is ``numbers[i]`` here, and leave it at that.
+
+        `learn` solves them. Room is made at once for so many classes, and what is left of it goes
+        by `cut_to`.
+        """
+        self.sums.grow(classes)
+        if isinstance(self.sums.scatter, ClasswiseScatter):
+            self.sums.scatter.grow(classes - len(self.sums.scatter.rest_CM))
+        self.sums.merge(sums, numbers)
+        self._settled = False
+
+    def cut_to(self, classes: int) -> None:
+        """Keep so many classes; the others have no images."""
+        if self.sums.classes > classes:
+            self.sums.take(range(classes))
 
     def logits(self, feats_BF: Array) -> Array:
         """Return logits [B, C], whose softmax is calibrated; there may be any leading axes."""

@@ -10,6 +10,7 @@ print(pets.predict("cat.jpg")[0].name)
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from dafuse.product import steps
 from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lesson import next_version, teach
+from dafuse.product.lesson import Learner, next_version, teach
 from dafuse.product.objects import (
     read_arrays,
     read_beside_records,
@@ -239,21 +240,16 @@ class Classifier(Answering):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 chosen = {"flip": version.flip, **chosen}
-            method = self._method(version)
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            encode = None
-            if not method.trains:
-                encode = method.encoder(read_beside_records(self.folder, version))
-            report, lesson, found = teach(
-                dataset, method, encode, version, seen, self.extractor, chosen, progress
-            )
+            opening = partial(self._blank_method, version), partial(self._method, version)
+            learner = Learner(self.folder, version, self.extractor, *opening, seen)
+            report, found, lesson = teach(dataset, learner, chosen, progress)
             if lesson is None:
                 return report
+            method = found.method
             arrays, numbers = method.arrays(), method.numbers()
-            after = next_version(
-                self.folder, version, digest, report, lesson, found, seen, arrays, numbers
-            )
+            after = next_version(learner, digest, report, lesson, found, arrays, numbers)
             predictor = self._predictor(after, method, arrays)  # before anything counts
             self.folder.publish(after)
             with self._reading:

@@ -14,7 +14,7 @@ and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Lesson:
 
     names: list[str]  # of all classes, known and new
     known: int  # number of classes known before
-    counts_C: list[int]  # for each class, its images before this lesson
+    counts_C: list[int]  # for each class, its images before these
     images: list[Path | np.ndarray]  # all can be read
     labels_N: np.ndarray
     feats_NF: np.ndarray | None  # None for a method that trains, which reads the images itself
@@ -104,6 +104,28 @@ class Teachable(Protocol):
 
     def graph(self, shared: Arrays) -> "ModelProto":
         """Return the `encoder` as an ONNX graph whose output is called ``features``."""
+
+
+@runtime_checkable
+class InShards(Teachable, Protocol):
+    """A method whose lessons may come in shards, each summed up apart from the others.
+
+    A blank one collects the images of a shard, on this machine or another. The one that is taught
+    takes up what was collected, shard by shard, and then learns the lesson's other images: those
+    that are left out in turn, which must not be in what it took up. Together they are the lesson.
+    """
+
+    def collect(self, feats_NF: np.ndarray, labels_N: np.ndarray) -> None:
+        """Add images to the sums, and solve nothing."""
+
+    def collected(self) -> Arrays:
+        """Return the sums of what was collected, exactly, with an entry for each class."""
+
+    def take_up(self, collected: Arrays, numbers: Sequence[int], classes: int) -> None:
+        """Add what another collected; its class i is ``numbers[i]`` here.
+
+        The lesson has at most so many classes, known ones included. `learn` must follow.
+        """
 
 
 def head_of(arrays: Arrays, numbers: Numbers) -> Head:

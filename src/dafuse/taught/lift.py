@@ -20,7 +20,7 @@ from dafuse.heads.closed_form import KINDS
 from dafuse.heads.confidence import BEND, Temperature, Threshold, sharpness
 from dafuse.heads.head import Head
 from dafuse.heads.resting import Precision
-from dafuse.heads.sums import classwise
+from dafuse.heads.sums import classwise, compact, from_compact
 from dafuse.methods.lift_parts import HeadName, kinds_of, lift_of
 from dafuse.methods.options import Range, require_valid
 from dafuse.taught import words
@@ -62,11 +62,12 @@ class TaughtLift:
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
         self.extractor, self.features = extractor, settings["features"]
+        self.rank = settings["rank"]
         like = np.zeros(0, np.float32)
         self.lift = lift_of(extractor, self.features, 0, seed, like)
         self.solved = ClosedForm(
             self.lift,
-            classwise(self.lift.width, settings["rank"], like),
+            classwise(self.lift.width, self.rank, like),
             kinds_of(settings["head"]),
             settings["penalty"],
             PRECISION,
@@ -89,8 +90,19 @@ class TaughtLift:
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None
         self._head = None
+        self.solved.cut_to(len(lesson.names))
         self.solved.learn(lesson.feats_NF, lesson.labels_N)
         return Tested("each left out in turn", *self.solved.tried)
+
+    def collect(self, feats_NF: np.ndarray, labels_N: np.ndarray) -> None:
+        self.solved.observe(feats_NF, labels_N)
+
+    def collected(self) -> Arrays:
+        return compact(self.solved.sums)
+
+    def take_up(self, collected: Arrays, numbers: Sequence[int], classes: int) -> None:
+        self._head = None
+        self.solved.take_up(from_compact(collected, self.rank), numbers, classes)
 
     def drop(self, remaining: Sequence[int]) -> None:
         self._head = None
