@@ -50,6 +50,7 @@ EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
     "serve": "fastapi uvicorn multipart python_multipart starlette pydantic prometheus_client",
     "sklearn": "sklearn",
     "tables": "pyarrow",
+    "ray": "ray",
 }
 GO_ON = ("demo-research", "run", "experiment")  # started again after Ctrl-C
 

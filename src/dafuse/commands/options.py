@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import cyclopts
 from cyclopts import CoercionError, CycloptsError, Parameter, Token
 
+from dafuse import cluster
 from dafuse.errors import DafuseError, did_you_mean
 
 if TYPE_CHECKING:
@@ -37,6 +38,14 @@ Device = Annotated[
     Parameter(help="where it runs; auto takes a GPU if there is one that can be used"),
 ]
 Threads = Annotated[int | None, Parameter(help="how many; one for each processor if left out")]
+Cluster = Annotated[
+    str | None,
+    Parameter(
+        help="spread the work over a Ray cluster: auto joins the one that runs here or starts one "
+        "of this machine alone; else HOST:PORT",
+        metavar="[ADDRESS]",
+    ),
+]
 WEIGHTS = "a local file with the backbone's weights: .safetensors, or .onnx of an exported backbone"
 Weights = Annotated[str | None, Parameter(help=WEIGHTS)]
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -54,6 +63,7 @@ def call(
         arguments: what is typed after that
         config: further sources of values, as cyclopts takes them; what is typed wins
     """
+    arguments = cluster.spelled_out(arguments)
     app = cyclopts.App(
         name=name,
         default_command=command,

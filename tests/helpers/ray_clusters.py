@@ -1,0 +1,30 @@
+"""Ray clusters of several nodes on this machine, which listen on the loopback interface."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address
+
+
+@contextmanager
+def ray_cluster(cpus: list[int]) -> Iterator[Any]:
+    """A cluster with a head and other nodes, of so many CPUs each; it has `address`, `add_node`."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": cpus[0],
+            "node_ip_address": LOOPBACK,
+            "include_dashboard": False,
+        },
+    )
+    try:
+        for count in cpus[1:]:
+            started.add_node(num_cpus=count, node_ip_address=LOOPBACK)
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()

@@ -1,0 +1,119 @@
+"""The connection to Ray: what is typed, what can be joined, and what is said of the rest."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dafuse import cluster
+from dafuse.cluster import joined, spelled_out
+from dafuse.errors import DafuseError
+from dafuse.progress import Progress
+from helpers.ray_clusters import ray_cluster
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        (["--cluster"], ["--cluster=auto"]),
+        (["--cluster", "auto"], ["--cluster=auto"]),
+        (["--cluster", "host:6379", "more"], ["--cluster=host:6379", "more"]),
+        (["--cluster", "[::1]:6379"], ["--cluster=[::1]:6379"]),
+        (["--cluster=host:6379"], ["--cluster=host:6379"]),
+        (["--cluster", "ray://host:1"], ["--cluster=ray://host:1"]),
+        (["--cluster", "recipe", "--seed", "1"], ["--cluster=auto", "recipe", "--seed", "1"]),
+        (["--cluster", "C:/photos"], ["--cluster=auto", "C:/photos"]),
+        (["--cluster", "--seed", "1"], ["--cluster=auto", "--seed", "1"]),
+        (["--seed", "1", "--cluster"], ["--seed", "1", "--cluster=auto"]),
+        (["--cluster", "--", "--cluster"], ["--cluster=auto", "--", "--cluster"]),
+    ],
+)
+def test_an_address_is_told_from_what_follows(typed: list[str], read: list[str]) -> None:
+    assert spelled_out(typed) == read
+
+
+@pytest.mark.parametrize("address", ["host", "host:0", "host:99999", "ho st:1", ""])
+def test_an_address_of_no_form_is_refused(address: str) -> None:
+    with pytest.raises(DafuseError, match="takes nothing, auto or HOST:PORT"), joined(address):
+        pass
+
+
+def test_a_client_address_is_refused() -> None:
+    with pytest.raises(DafuseError, match="on a machine of the cluster"), joined("ray://h:10001"):
+        pass
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DafuseError, match=r"pip install 'dafuse\[ray\]'"), joined("auto"):
+        pass
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        port = free.getsockname()[1]
+    unreachable = pytest.raises(DafuseError, match=f"can be reached at 127.0.0.2:{port} .*refused")
+    with unreachable, joined(f"127.0.0.2:{port}"):
+        pass
+
+
+def test_what_is_not_ray_is_refused_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "SAYS_RAY", 2.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.2", 0))
+        silent.listen()
+        address = f"127.0.0.2:{silent.getsockname()[1]}"
+        with pytest.raises(DafuseError, match="does not answer as a Ray cluster"), joined(address):
+            pass
+
+
+def test_an_address_that_a_killed_cluster_left_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "ray._private.services.find_bootstrap_address", lambda _: "127.0.0.2:1", raising=True
+    )
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert cluster._running() is None
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ray_cluster([1, 1]) as started:
+        yield started.address
+
+
+def test_a_cluster_is_joined_and_left_and_sigterm_stays_ours(address: str) -> None:
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    with joined(address) as same:
+        assert same is ray
+        assert ray.cluster_resources()["CPU"] == 2
+        assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
+        assert signal.getsignal(signal.SIGTERM) is before
+        with joined(address):  # within
+            pass
+        assert ray.is_initialized()
+    assert not ray.is_initialized()
+
+
+def test_auto_is_the_cluster_that_the_environment_names(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    progress = Progress()
+    monkeypatch.setattr(progress, "say", said.append)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with joined("auto", progress) as ray:
+        assert ray.get_runtime_context().gcs_address == address
+    assert not said
+
+
+def test_an_error_of_the_work_is_not_taken_for_one_of_the_connection(address: str) -> None:
+    with pytest.raises(ValueError, match="mine"), joined(address):
+        raise ValueError("mine")
