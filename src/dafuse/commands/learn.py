@@ -14,7 +14,7 @@ from dafuse.commands.open_model import (
     NetworkOptions,
     open_or_create,
 )
-from dafuse.commands.options import Source
+from dafuse.commands.options import Cluster, Source
 from dafuse.errors import DafuseError
 from dafuse.wording import shown_lines
 
@@ -38,6 +38,7 @@ def learn(
     epochs: int | None = None,
     lr: float | None = None,
     flip: bool | None = None,
+    cluster: Cluster = None,
     network: NetworkOptions = AS_USUAL,
 ) -> None:
     """Learn the classes of a folder: new ones, and more about those that the model knows.
@@ -79,7 +80,9 @@ def learn(
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))
-            report = classifier.learn(lesson, recognise=recognise, progress=progress, **options)
+            report = classifier.learn(
+                lesson, recognise=recognise, cluster=cluster, progress=progress, **options
+            )
         print(shown_lines(report.lines()))
 
 

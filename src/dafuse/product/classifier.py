@@ -37,6 +37,7 @@ from dafuse.product.objects import (
 )
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
+from dafuse.product.spread import spreading
 from dafuse.product.steps import merge
 from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
@@ -215,6 +216,7 @@ class Classifier(Answering):
         labels: Sequence[str] | np.ndarray | None = None,
         *,
         recognise: bool = True,
+        cluster: str | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> LearnReport:
@@ -228,6 +230,7 @@ class Classifier(Answering):
             labels: the class name of each image
             recognise: leave out images that were taught before, and keep a short hash of each
                 that is taught now; else neither
+            cluster: read many images by a Ray cluster: auto or HOST:PORT (`dafuse.cluster`)
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
                 images or more that is kept back to test with), flip (also train on mirrored
@@ -236,26 +239,26 @@ class Classifier(Answering):
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
-        with self.folder.changing(progress):
+        with spreading(cluster, progress) as spread, self.folder.changing(progress):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 chosen = {"flip": version.flip, **chosen}
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
             opening = partial(self._blank_method, version), partial(self._method, version)
-            learner = Learner(self.folder, version, self.extractor, *opening, seen)
-            report, found, lesson = teach(dataset, learner, chosen, progress)
-            if lesson is None:
-                return report
-            method = found.method
-            arrays, numbers = method.arrays(), method.numbers()
-            after = next_version(learner, digest, report, lesson, found, arrays, numbers)
+            learner = Learner(self.folder, version, self.extractor, *opening, seen, digest)
+            outcome = teach(dataset, learner, chosen, spread, progress)
+            if outcome.lesson is None:
+                return outcome.report
+            method = outcome.found.method
+            arrays = method.arrays()
+            after = next_version(outcome, arrays, method.numbers())
             predictor = self._predictor(after, method, arrays)  # before anything counts
             self.folder.publish(after)
             with self._reading:
                 self._now = after, predictor
                 self._current = self.folder.current()  # after it, as in refresh
-        return report
+        return outcome.report
 
     @property
     def threshold(self) -> float:

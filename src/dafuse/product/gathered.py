@@ -48,10 +48,10 @@ class Gathered:
             numbers = self._number_of[part.classes_K].tolist()
             self.method.take_up(part.sums, numbers, labels)
         self.met.add(part.hashes_N, part.labels_N[: len(part.hashes_N)])
-        self._rows.append(part.rows_N)
+        self._rows.append(part.rows_N.copy())  # a view would keep all that Ray shipped
         self._tried.append((part.rows_N[part.tried_N], part.labels_N[part.tried_N]))
         if part.feats_TF is not None:
-            self._feats.append(part.feats_TF)
+            self._feats.append(part.feats_TF.copy())
         self.skipped += part.skipped
         self.unreadable += part.unreadable
         self.again += part.again

@@ -7,37 +7,26 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dafuse.backbones.backbone import in_words
 from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Dataset, in_few_lines
 from dafuse.data.own_data import none_readable
+from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.gathered import Gathered
 from dafuse.product.objects import put_arrays, read_beside_records
-from dafuse.product.reading import Reader, ReadShard, Shard
+from dafuse.product.reading import Reader, ReadShard, Shard, reader_of
 from dafuse.product.seen import MetSoFar, Seen, with_lesson
-from dafuse.product.shards import FEW_NEW, Planned, plan
+from dafuse.product.shards import FEW_NEW, Planned, ReadShards, plan
 from dafuse.product.summary import LearnReport, make_report
+from dafuse.product.unfinished import Unfinished, lesson_hash
 from dafuse.product.version import ClassRecord, Version, now
 from dafuse.progress import Bar, Progress
 from dafuse.taught.contract import Arrays, InShards, Lesson, Teachable
-
-# yields the parts of shards in their order; knows which images were met in those before
-ReadShards = Callable[[list[Shard], MetSoFar, Bar], Iterator[ReadShard]]
-
-
-def in_turn(reader: Reader) -> ReadShards:
-    """Return a function that reads shards one after another, in this process."""
-
-    def read(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:
-        for shard in shards:
-            note = f"shard {shard.number + 1} of {len(shards)}" if len(shards) > 1 else ""
-            yield reader.read(shard, met, partial(bar.advance, 1, note))
-
-    return read
 
 
 @dataclass(frozen=True)
@@ -50,47 +39,59 @@ class Learner:
     blank: Callable[[], Teachable]
     opened: Callable[[], Teachable]  # with all that it has learned
     seen: Seen | None  # images taught before; None: none is recognised
+    digest: str  # SHA-256 of the version's file
 
     def plan(self, dataset: Dataset) -> Planned:
         return plan(self.version, dataset, isinstance(self.blank(), InShards))
 
     def reader(self, planned: Planned) -> Reader:
         """Return what reads the lesson in this process."""
-        method = self.blank()
-        encode = None
-        if not method.trains:
-            encode = method.encoder(read_beside_records(self.folder, self.version))
-        return Reader(
-            planned.names,
-            {record.id: record.name for record in self.version.classes},
-            self.seen,
-            encode,
-            self._collecting if planned.is_cut else None,
-            self.extractor.preprocessing,
-            self.extractor.threads,
-        )
+        shared = read_beside_records(self.folder, self.version)
+        return reader_of(self.version, self.extractor, self.blank, shared, planned.names, self.seen)
 
-    def _collecting(self) -> InShards:
-        method = self.blank()
-        assert isinstance(method, InShards)
-        return method
+
+# makes what reads the shards of a lesson, here or elsewhere
+Spread = Callable[[Learner, Planned], ReadShards]
+
+
+def in_turn(learner: Learner, planned: Planned) -> ReadShards:
+    """Return a function that reads shards one after another, in this process."""
+    reader = learner.reader(planned)
+
+    def read(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:
+        for shard in shards:
+            note = f"shard {shard.number + 1} of {shard.of}" if shard.of > 1 else ""
+            yield reader.read(shard, met, partial(bar.advance, 1, note))
+
+    return read
+
+
+class Ended(NamedTuple):
+    """The end of a lesson; without new images there is none, and the method stays as it is."""
+
+    report: LearnReport
+    learner: Learner
+    found: Gathered
+    lesson: Lesson | None
 
 
 def teach(
-    dataset: Dataset,
-    learner: Learner,
-    options: dict[str, Any],
-    progress: Progress,
-) -> tuple[LearnReport, Gathered, Lesson | None]:
-    """Read the images, teach the method with them, and see how well it does.
-
-    Where all images were taught before, there is no lesson, and the method stays as it is.
-    """
+    dataset: Dataset, learner: Learner, options: dict[str, Any], spread: Spread, progress: Progress
+) -> Ended:
+    """Read the images, teach the method with them, and see how well it does."""
     start, version = time.perf_counter(), learner.version
     for line in in_few_lines(dataset.skipped):
         progress.say(line)
     planned = learner.plan(dataset)
-    read = in_turn(learner.reader(planned))
+    if planned.size is None and spread is not in_turn:
+        raise DafuseError(
+            f"{in_words(version.method, version.settings)} reads the images of a lesson itself, so "
+            "a cluster is of no use to it: leave out --cluster"
+        )
+    if planned.is_cut:
+        learner, read = _going_on(learner, planned, spread, progress)
+    else:
+        read = in_turn(learner, planned)
     found = _gathered(planned, learner.opened(), read, progress)
     if planned.is_cut and 0 < len(found.rows_N) < FEW_NEW * len(planned.images):
         found = _new_ones_alone(found, learner.opened(), read, progress)
@@ -98,11 +99,12 @@ def teach(
         progress.say(line)
     skipped = [str(one) for one in (*dataset.skipped, *found.skipped)]
     if not len(found.rows_N):
+        learner.folder.remove_unfinished()
         if found.none_is_readable:
             raise none_readable(found.skipped)
         seconds = time.perf_counter() - start
         nothing = LearnReport(version.number, seconds, skipped=skipped, again=found.again)
-        return nothing, found, None
+        return Ended(nothing, learner, found, None)
     method, lesson = found.method, found.lesson(version, options, progress)
     if method.trains:  # which shows how far it is itself
         tested = method.learn(lesson)
@@ -114,7 +116,19 @@ def teach(
     seconds = time.perf_counter() - start
     report = make_report(version.number + 1, lesson, found.images_C, before_C, tested, seconds)
     report = replace(report, skipped=skipped, again=found.again, twice=found.twice)
-    return report, found, lesson
+    return Ended(report, learner, found, lesson)
+
+
+def _going_on(
+    learner: Learner, planned: Planned, spread: Spread, progress: Progress
+) -> tuple[Learner, ReadShards]:
+    """Take up the shards of this lesson that were read before, and spread the others."""
+    seen = learner.seen
+    of_all = lesson_hash(planned, learner.version, learner.digest, seen is not None)
+    kept = Unfinished(learner.folder, of_all, "" if seen is None else seen.key)
+    if seen is not None:
+        learner = replace(learner, seen=replace(seen, key=kept.key))
+    return learner, kept.kept_or_read(spread(learner, planned), progress)
 
 
 def _gathered(
@@ -141,19 +155,13 @@ def _new_ones_alone(
     return found
 
 
-def next_version(
-    learner: Learner,
-    digest: str,
-    report: LearnReport,
-    lesson: Lesson,
-    found: Gathered,
-    arrays: Arrays,
-    numbers: dict[str, float],
-) -> Version:
-    """Return the version that the lesson made of this one, whose file has this hash.
+def next_version(outcome: Ended, arrays: Arrays, numbers: dict[str, float]) -> Version:
+    """Return the version that the lesson made.
 
     Its objects are written: what the method has learned, and the hashes of the images.
     """
+    report, learner, found, lesson = outcome
+    assert lesson is not None
     folder, version, seen = learner.folder, learner.version, learner.seen
     when = now()
     classes = list(version.classes)
@@ -176,7 +184,7 @@ def next_version(
         changes |= {"key": seen.key, "seen": hashes}
     return version.next(
         {"did": "learn", "when": when, **report.record(), **lesson.options},
-        digest,
+        learner.digest,
         next_id=version.next_id + len(lesson.names) - lesson.known,
         flip=lesson.options.get("flip", version.flip),
         numbers=numbers,

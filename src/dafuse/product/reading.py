@@ -12,13 +12,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Skipped
 from dafuse.data.decoding import AT_ONCE, in_parts
 from dafuse.data.images import UnreadableImage
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.product.seen import Seen, digest_of
-from dafuse.taught.contract import Arrays, Encode, InShards
+from dafuse.product.version import Version
+from dafuse.taught.contract import Arrays, Encode, InShards, Teachable
 
 SUMMED = 512  # images whose features are held until they are added up
 
@@ -28,6 +30,7 @@ class Shard:
     """Some images of a lesson."""
 
     number: int
+    of: int  # how many there are in all
     rows_N: np.ndarray  # which images of the lesson these are
     images: Sequence[Path | np.ndarray]
     labels_N: np.ndarray
@@ -81,7 +84,7 @@ class Reader:
     names_of_ids: dict[int, str]  # of the model's classes
     seen: Seen | None  # images that were taught before; None: none is recognised
     encode: Encode | None  # None for a method that computes features itself
-    blank: Callable[[], InShards] | None  # to sum up features; None where all are kept
+    blank: Callable[[], Teachable]  # to sum up features
     looks: Preprocessing
     threads: int
 
@@ -132,6 +135,27 @@ class Reader:
         return in_parts(shard.images, AT_ONCE, compute, cut, self.threads)
 
 
+def reader_of(
+    version: Version,
+    extractor: Extractor,
+    blank: Callable[[], Teachable],
+    shared: Arrays,
+    names: list[str],
+    seen: Seen | None,
+) -> Reader:
+    """Return what reads a lesson of a model of this version; labels have these names."""
+    method = blank()
+    return Reader(
+        names,
+        {record.id: record.name for record in version.classes},
+        seen,
+        None if method.trains else method.encoder(shared),
+        blank,
+        extractor.preprocessing,
+        extractor.threads,
+    )
+
+
 def _first(digest: bytes, came: set[bytes]) -> bool:
     """Tell whether this image comes for the first time, and note that it came."""
     if digest in came:
@@ -144,7 +168,7 @@ def _first(digest: bytes, came: set[bytes]) -> bool:
 class _Summing:
     """The sums of a shard's images, some added at a time."""
 
-    def __init__(self, blank: Callable[[], InShards] | None) -> None:
+    def __init__(self, blank: Callable[[], Teachable]) -> None:
         self._blank = blank
         self._method: InShards | None = None
         self._classes: list[int] = []  # the label of each class, in the order in which they come
@@ -168,8 +192,9 @@ class _Summing:
 
     def _add_up(self) -> None:
         if self._method is None:
-            assert self._blank is not None
-            self._method = self._blank()
+            method = self._blank()
+            assert isinstance(method, InShards)
+            self._method = method
         self._method.collect(np.stack(self._feats), np.array(self._labels))
         self._feats, self._labels = [], []
 

@@ -156,6 +156,10 @@ class MetSoFar:
         found = (run.find(wanted) for run in self._runs)
         return next((label for label in found if label is not None), None)
 
+    def among(self, hashes_N: np.ndarray) -> Hashes:
+        """Return those of these hashes that came before, with their labels."""
+        return Hashes().joined(*(run.taken(np.isin(run.hashes_N, hashes_N)) for run in self._runs))
+
     def all(self, id_of: np.ndarray) -> Hashes:
         """Return all of them, with ids of classes; ``id_of`` gives that of each label."""
         found = Hashes().joined(*self._runs)

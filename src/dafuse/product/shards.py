@@ -4,7 +4,7 @@ A lesson of more images than `SHARD` is cut into shards of that size, its images
 then each shard has few classes, and what comes back of it is small. No torch here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,13 +13,15 @@ import numpy as np
 from dafuse.data.class_names import check_class_names, composed
 from dafuse.data.dataset import Dataset
 from dafuse.heads.choice import TRIED_ON
-from dafuse.product.reading import Shard
+from dafuse.product.reading import ReadShard, Shard
+from dafuse.product.seen import MetSoFar
 from dafuse.product.version import Version
+from dafuse.progress import Bar
 
 SHARD = 4096  # images
-FEW_NEW = (
-    1 / 4
-)  # share of images to learn, below which they are read again as a lesson of their own
+FEW_NEW = 1 / 4  # share of images to learn, below which they are read as a lesson of their own
+# yields the results of shards in their order; knows which images were met in those before
+ReadShards = Callable[[list[Shard], MetSoFar, Bar], Iterator[ReadShard]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Planned:
     images: Sequence[Path | np.ndarray]
     labels_N: np.ndarray
     size: int | None = None  # of a shard; None: all in one
+    tried: int = 0  # images that are left out in turn, where there are several shards
 
     @property
     def is_cut(self) -> bool:
@@ -45,19 +48,20 @@ class Planned:
         count = len(self.images)
         rows_N, tried_N = np.arange(count), np.ones(count, dtype=bool)
         if not self.is_cut:
-            return [self._shard(0, rows_N, tried_N)]
+            return [self._shard(0, 1, rows_N, tried_N)]
         rows_N = np.argsort(self.labels_N, kind="stable")
         tried_N[:] = False
-        tried_N[np.linspace(0, count - 1, min(count, TRIED_ON)).round().astype(np.int64)] = True
+        tried_N[np.linspace(0, count - 1, min(count, self.tried)).round().astype(np.int64)] = True
         size = self.size or count
+        parts = [slice(start, start + size) for start in range(0, count, size)]
         return [
-            self._shard(number, rows_N[start : start + size], tried_N[start : start + size])
-            for number, start in enumerate(range(0, count, size))
+            self._shard(number, len(parts), rows_N[part], tried_N[part])
+            for number, part in enumerate(parts)
         ]
 
-    def _shard(self, number: int, rows_N: np.ndarray, tried_N: np.ndarray) -> Shard:
+    def _shard(self, number: int, of: int, rows_N: np.ndarray, tried_N: np.ndarray) -> Shard:
         images = [self.images[row] for row in rows_N.tolist()]
-        return Shard(number, rows_N, images, self.labels_N[rows_N], tried_N)
+        return Shard(number, of, rows_N, images, self.labels_N[rows_N], tried_N)
 
     def only(self, rows_N: np.ndarray) -> "Planned":
         """Return the plan of these images alone, in the order in which they were listed."""
@@ -76,4 +80,5 @@ def plan(version: Version, dataset: Dataset, in_shards: bool) -> Planned:
     label_of = {name: label for label, name in enumerate(names)}
     images = dataset.train.relabel(np.array([label_of[name] for name in taught]))
     items = [images.items[int(index)] for index in images.index]
-    return Planned(names, len(known), items, images.labels, SHARD if in_shards else None)
+    size = SHARD if in_shards else None
+    return Planned(names, len(known), items, images.labels, size, TRIED_ON)

@@ -36,7 +36,7 @@ class TorchExtractor(Extractor):
     def __init__(self, network: Network, device: str = "auto", threads: int | None = None) -> None:
         self.fabric = launch(device, "fp32", False)
         self.network = network.to(self.fabric.device)
-        self.threads = threads or available_processors()
+        self.threads, self.device = threads or available_processors(), device
         if threads:
             torch.set_num_threads(threads)
         self.tag, self.sha256 = network.tag, network.sha256
