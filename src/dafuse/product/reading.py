@@ -7,13 +7,12 @@ method leaves out in turn. It depends on the shard alone, so it may be made anyw
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dafuse.backbones.extractor import Extractor
-from dafuse.data.dataset import Skipped
+from dafuse.data.dataset import Item, Skipped
 from dafuse.data.decoding import AT_ONCE, in_parts
 from dafuse.data.images import UnreadableImage
 from dafuse.data.preprocessing import Preprocessing
@@ -32,7 +31,7 @@ class Shard:
     number: int
     of: int  # how many there are in all
     rows_N: np.ndarray  # which images of the lesson these are
-    images: Sequence[Path | np.ndarray]
+    images: Sequence[Item]
     labels_N: np.ndarray
     tried_N: np.ndarray  # whether the features of an image are kept apart, so that it can be tried
 

@@ -6,12 +6,11 @@ then each shard has few classes, and what comes back of it is small. No torch he
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from dafuse.data.class_names import check_class_names, composed
-from dafuse.data.dataset import Dataset
+from dafuse.data.dataset import Dataset, Item
 from dafuse.heads.choice import TRIED_ON
 from dafuse.product.reading import ReadShard, Shard
 from dafuse.product.seen import MetSoFar
@@ -30,7 +29,7 @@ class Planned:
 
     names: list[str]  # of all classes, known and new
     known: int
-    images: Sequence[Path | np.ndarray]
+    images: Sequence[Item]
     labels_N: np.ndarray
     size: int | None = None  # of a shard; None: all in one
     tried: int = 0  # images that are left out in turn, where there are several shards

@@ -14,10 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from dafuse import __version__
 from dafuse.backbones.card import files_beside
 from dafuse.backbones.extractor import Extractor
 from dafuse.cluster import joined
+from dafuse.data.dataset import Item
+from dafuse.data.remote import ConnectionLost
+from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 from dafuse.product.lesson import Learner, Spread, in_turn
 from dafuse.product.objects import read_beside_records
@@ -30,7 +35,7 @@ from dafuse.taught.contract import Arrays
 from dafuse.taught.open_extractor import Wanted, open_extractor
 from dafuse.taught.table import find_taught
 
-RETRIES = 5  # of a shard whose worker is lost: one that kills every worker must end
+RETRIES = 5  # of a shard whose worker or server is lost: one that kills every worker must end
 AHEAD = 2  # shards for each processor of the cluster that are begun before they are needed
 
 
@@ -61,7 +66,8 @@ def on_cluster(ray: Any, learner: Learner, planned: Planned) -> ReadShards:
     """Return a function that reads shards by the tasks of this Ray cluster."""
     errand = ray.put(_errand(learner, planned))
     gpus = {"num_gpus": 1} if learner.extractor.device == "cuda" else {}
-    task = ray.remote(num_cpus=1, max_retries=RETRIES, **gpus)(_read)
+    again = {"max_retries": RETRIES, "retry_exceptions": [ConnectionLost]}
+    task = ray.remote(num_cpus=1, **again, **gpus)(_read)
 
     def begin(shard: Shard, met: Hashes | None = None) -> Any:
         return task.remote([errand], _sent(shard), met or Hashes())
@@ -110,15 +116,23 @@ def _errand(learner: Learner, planned: Planned) -> Errand:
 
 def _sent(shard: Shard) -> Shard:
     """Return the shard with paths that do not depend on the folder in which a process runs."""
-    images = [one.absolute() if isinstance(one, Path) else one for one in shard.images]
-    return replace(shard, images=images)
+    return replace(shard, images=[_anywhere(one) for one in shard.images])
+
+
+def _anywhere(image: Item) -> Item:
+    if isinstance(image, Path):
+        return image.absolute()
+    if isinstance(image, StoredImage) and not image.is_remote:
+        return replace(image, place=str(Path(image.place).absolute()))
+    return image
 
 
 def _named_as_here(part: ReadShard, shard: Shard) -> ReadShard:
     """Return the result with the names of images as the person gave them."""
     if not part.skipped:
         return part
-    given = {str(one.absolute()): str(one) for one in shard.images if isinstance(one, Path)}
+    files = [one for one in shard.images if not isinstance(one, np.ndarray)]
+    given = {str(_anywhere(one)): str(one) for one in files}
     skipped = [one._replace(name=given.get(one.name, one.name)) for one in part.skipped]
     return replace(part, skipped=skipped)
 
@@ -186,7 +200,9 @@ def _network(errand: Errand, wanted: Wanted) -> Extractor:
 
 def _require_in_sight(shard: Shard) -> None:
     """Refuse a shard of which this machine has no file: nobody would want all of it skipped."""
-    files = [image for image in shard.images if isinstance(image, Path)]
+    files = [one for one in shard.images if isinstance(one, Path)]
+    stored = [one for one in shard.images if isinstance(one, StoredImage) and not one.is_remote]
+    files += {Path(one.place) for one in stored}
     if files and not any(file.exists() for file in files):
         raise DafuseError(
             f"the worker on {socket.gethostname()} does not see {files[0]}, nor any other image of "

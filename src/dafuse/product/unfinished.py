@@ -20,6 +20,7 @@ from safetensors.numpy import load
 
 from dafuse import __version__
 from dafuse.data.dataset import Skipped
+from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder, read_inside, write_atomically
 from dafuse.product.folder import UNFINISHED, ModelFolder, as_bytes
@@ -170,8 +171,10 @@ def lesson_hash(planned: Planned, version: Version, digest: str, recognise: bool
     return found.hexdigest()
 
 
-def _state_of(path: Path) -> str:
+def _state_of(path: Path | StoredImage) -> str:
     try:
+        if isinstance(path, StoredImage):
+            return path.state
         state = path.stat()
     except OSError:  # it is skipped when it is read
         return "gone"

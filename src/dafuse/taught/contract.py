@@ -13,12 +13,12 @@ and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
 from dafuse.backbones.backbone import Backbone, Need
+from dafuse.data.dataset import Item
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.head import Head
@@ -50,7 +50,7 @@ class Lesson:
     names: list[str]  # of all classes, known and new
     known: int  # number of classes known before
     counts_C: list[int]  # for each class, its images before these
-    images: list[Path | np.ndarray]  # all can be read
+    images: list[Item]  # all can be read
     labels_N: np.ndarray
     feats_NF: np.ndarray | None  # None for a method that trains, which reads the images itself
     options: dict[str, Any] = field(default_factory=dict)  # for this lesson only
