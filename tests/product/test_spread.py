@@ -18,13 +18,17 @@ from dafuse.product.objects import read_arrays
 from dafuse.product.reading import Reader
 from dafuse.product.unfinished import from_arrays, to_arrays
 from dafuse.progress import Bar, Progress
+from helpers.file_server import serving
 from helpers.processes import dafuse
 from helpers.product_models import QUICK, create, files, pictures, write_folders
 from helpers.ray_clusters import LOOPBACK, ray_cluster
 from helpers.small_shards import SIZE, TRIED, killed_at_the_fourth_shard, with_small_shards
+from helpers.tar_files import samples, write_tar
 
 LESSON = {0: 23, 1: 9, 2: 18, 3: 1, 4: 14}
 SHARDS = 7
+
+pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +165,35 @@ class TestOnACluster:
         bad.write_bytes(b"nothing")
         report = model.learn(Path("photos"), cluster=three_nodes.address)
         assert [line.partition(": ")[0] for line in report.skipped] == [str(bad)]
+
+    def test_workers_read_tars_from_a_server(
+        self, three_nodes: Any, alone: Classifier, tmp_path: Path
+    ) -> None:
+        """The same images, in another order, from tars that no worker has on its disk."""
+        members = samples(LESSON)
+        with serving(tmp_path / "web") as server:
+            for number in range(2):
+                write_tar(server.root / f"a-{number}.tar", members[number * 60 :][:60])
+            write_tar(server.root / "a-2.tar", members[120:])
+            model = create(tmp_path / "model")
+            model.learn(server.url + "/a-{0..2}.tar", cluster=three_nodes.address)
+        require_equal(model, alone)
+
+    def test_a_server_that_is_gone_ends_the_lesson_in_one_line(
+        self, three_nodes: Any, tmp_path: Path
+    ) -> None:
+        with serving(tmp_path / "web") as server:
+            write_tar(server.root / "a.tar", samples(LESSON))
+            model = create(tmp_path / "model")
+
+            def gone() -> None:
+                server.broken_after = 0
+
+            with pytest.raises(DafuseError, match=r"the connection to .*a\.tar was lost"):
+                model.learn(
+                    f"{server.url}/a.tar", cluster=three_nodes.address, progress=Noting(1, gone)
+                )
+            assert not model.folder.exists()
 
     def test_a_driver_that_is_killed_goes_on(
         self, three_nodes: Any, photos: Path, alone: Classifier, tmp_path: Path
