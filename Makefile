@@ -13,7 +13,7 @@ demo-research: .venv/research-ready
 
 test: .venv/test-ready .venv-light/test-ready
 	$(MAKE) --jobs=2 lint test-light
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 # tests/conftest.py imports torch, so it is cut off here
 test-light: .venv-light/test-ready

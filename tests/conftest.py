@@ -29,6 +29,26 @@ torch.set_num_threads(1)
 gc.set_threshold(50_000)  # the usual 700 looks again and again through the millions of an export
 
 
+LONGEST = (  # files that take long are begun first, so that no process ends long after others
+    "tests/test_cli.py",
+    "tests/methods/test_floors.py",
+    "tests/benchmarks/test_bench.py",
+    "tests/backbones/test_families.py",
+    "tests/backbones/test_prompts.py",
+    "tests/engine/test_run.py",
+    "tests/taught/test_contract.py",
+    "tests/benchmarks/test_plain_loop.py",
+    "tests/experiments/test_experiment.py",
+    "tests/experiments/test_measurement.py",
+    "tests/project/test_wheel.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
 @pytest.fixture(autouse=True)
 def _same_for_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from dafuse import __version__
 from dafuse.errors import DafuseError, did_you_mean
+from dafuse.processes import rank_here, wait_for_first
 from dafuse.wording import shown
 
 COMMANDS = {  # name -> module and function below dafuse.commands, what it does
@@ -73,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
         with _sigterm_as_ctrl_c(told_to_end):
             start(command, rest)
     except DafuseError as error:
-        print(shown(f"dafuse: {error}"), file=sys.stderr)
+        _tell(str(error))
         sys.exit(2)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
@@ -85,12 +86,20 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:  # a full disk, a folder that may not be written
-        print(shown(f"dafuse: {_in_words(error)}"), file=sys.stderr)
+        _tell(_in_words(error))
         sys.exit(2)
     except KeyboardInterrupt as stop:  # a command that changes a model says what it left
         after = "the same command goes on where it stopped" if command in GO_ON else str(stop)
-        print(shown("dafuse: stopped" + (f"; {after}" if after else "")), file=sys.stderr)
+        if not rank_here():
+            print(shown("dafuse: stopped" + (f"; {after}" if after else "")), file=sys.stderr)
         sys.exit(128 + (told_to_end[0] if told_to_end else signal.SIGINT))
+
+
+def _tell(what: str) -> None:
+    """Say what is wrong, in one of the processes of a run; each may have found the same."""
+    if who := rank_here():
+        wait_for_first()
+    print(shown(f"dafuse: {who}: {what}" if who else f"dafuse: {what}"), file=sys.stderr)
 
 
 def start(command: str, arguments: list[str]) -> None:

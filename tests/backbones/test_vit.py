@@ -239,7 +239,7 @@ def test_an_adapter_for_each_image_gives_the_features_of_the_adapter() -> None:
     vit, images = small_vit(), some_images()
     adapter = full_adapter(vit).eval()
     copies = AdapterForEach(adapter.train())  # has no dropout, whatever the mode
-    for count in (4, 2):  # anew each time
+    for count in (4, 2):  # begun again for another number
         copies.begin(count)
         ours = vit(images[:count], copies)
         with torch.no_grad():

@@ -291,6 +291,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
     ("options", "expected"),
     [
         ("--epochs 3", "epochs: only for methods that train, and lift does not"),
+        ("--method layup --epochs 3", "epochs: only for methods that train, and layup does not"),
         ("--method daf --epochs 0", "epochs must be at least 1, not 0"),
         ("--method daf --holdout 2", "holdout must be at least 0 and at most 0.9999, not 2.0"),
         ("--method daf --lr -1", "lr must be at least 0, not -1.0"),
@@ -355,7 +356,7 @@ def test_ctrl_c_changes_nothing(taught: Terminal, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     before = files(Path("model"))
-    monkeypatch.setattr("dafuse.product.classifier.teach", interrupt)
+    monkeypatch.setattr("dafuse.product.lesson.teach", interrupt)
     assert taught("learn", "model", "later", *QUICK) == 130
     assert taught.err.strip().endswith("dafuse: stopped; nothing changed")
     assert files(Path("model")) == before

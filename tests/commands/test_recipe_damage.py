@@ -1,6 +1,8 @@
 """Recipes that nobody should write: each is refused in a sentence, whatever is wrong with it."""
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,16 @@ HAND_MADE: dict[str, tuple[str | bytes, str]] = {  # what it is, and what is sai
 }
 
 
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """Python's own limit of recursion: torch's exporter, in other tests, raises it for good."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("usual_depth")
 @pytest.mark.parametrize("kind", HAND_MADE)
 def test_a_recipe_of_this_kind_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
     content, said = HAND_MADE[kind]

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 
 from dafuse.engine import trainer
 from dafuse.engine.config import RunConfig
+from dafuse.engine.devices import launch
+from dafuse.engine.ranks import Ranks
 from dafuse.engine.replay import Recording
 from dafuse.engine.run import Bench, prepare, run
 from dafuse.errors import DafuseError
@@ -113,11 +115,11 @@ def test_bad_records_are_named(
 
 
 def test_a_changed_bit_of_a_record_is_refused(tmp_path: Path) -> None:
-    device = torch.device("cpu")
+    ranks = Ranks(launch("cpu", "fp32", deterministic=False))
     tensors = {"b": torch.randn(3, 5), "a": torch.arange(4), "half": torch.ones(2).bfloat16()}
-    Recording(None, tmp_path, device).kept("training", 0, lambda: tensors)
+    Recording(None, tmp_path, ranks).kept("training", 0, lambda: tensors)
     (file,) = tmp_path.iterdir()
-    data, record = file.read_bytes(), Recording(tmp_path, None, device)
+    data, record = file.read_bytes(), Recording(tmp_path, None, ranks)
 
     def read() -> dict[str, torch.Tensor]:
         return record.kept("training", 0, lambda: pytest.fail("the record was not read"))

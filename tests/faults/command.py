@@ -30,6 +30,8 @@ PRELOADED = [
     "dafuse.commands.options",
     "dafuse.commands.predict",
     "dafuse.product.classifier",
+    "dafuse.product.export",
+    "dafuse.product.lesson",
     "dafuse.product.predictor",
 ]
 PATIENCE = 300.0  # seconds after which a command hangs

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dafuse.engine.config import RunConfig
 from faults import command
 
 # what dafuse depends on beside numpy and Pillow; extras, too, but for onnxruntime and the server's
@@ -47,6 +48,24 @@ def undrawn() -> None:
     from dafuse.report.drawing import Drawing
 
     Drawing.svg = lambda _: '<svg role="img"></svg>'  # type: ignore[method-assign]
+
+
+def short_demo() -> None:
+    """Let the demo of research learn from one image of each class, in one epoch."""
+    from dafuse.commands import demo_research
+
+    usual = demo_research.demo_configs
+
+    def fewer(out: Path, seed: int) -> list[RunConfig]:
+        configs = usual(out, seed)
+        for config in configs:
+            config.data.update(train_per_class=1, test_per_class=1)
+            config.increment = 31
+            if "epochs" in config.method:
+                config.method.update(epochs=1, align_epochs=1)
+        return configs
+
+    demo_research.demo_configs = fewer
 
 
 def limit_files(size: int) -> None:

@@ -36,6 +36,10 @@ class Greys:
         self.go_on = threading.Event()
         self.go_on.set()
 
+    @property
+    def model(self) -> "Greys":
+        return self
+
     def follow(self) -> None:
         pass
 

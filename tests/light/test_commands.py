@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,6 +40,16 @@ def test_predict_and_its_forms(model: Path, drawings: Path) -> None:
     assert answer["top"][0]["name"] == "fish"
     assert len(answer["top"]) == 3
     assert dafuse("predict", model, picture, "--csv").stdout.startswith("file,answer,rank")
+
+
+def test_predicting_imports_nothing_that_teaches_or_downloads(model: Path, drawings: Path) -> None:
+    code = "import sys; from dafuse.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, "predict", model, drawings / "test" / "fish" / "000.jpg"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    assert "dafuse.product.classifier" in imported
+    product = {f"dafuse.product.{name}" for name in ("lesson", "export", "estimator", "server")}
+    assert not (product | {"urllib.request", "onnx", "sklearn"}) & set(imported)
 
 
 def test_info_and_ledger(model: Path) -> None:

@@ -13,7 +13,6 @@ from dafuse.heads.ridge import statistics
 from dafuse.heads.sums import pooled
 from dafuse.methods import anacp
 from dafuse.methods.anacp import AnaCP, alike, gram_and_moments, spread
-from dafuse.methods.registry import require_observes
 from dafuse.seeds import torch_generator
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
@@ -194,20 +193,6 @@ def test_what_is_drawn_from_the_seed_is_not_kept() -> None:
     drawn = [*method.random_HDM, method.last_DM]
     assert all(not torch.equal(one, two) for one, two in pairwise(drawn))
     assert all(t.shape != method.last_DM.shape for t in method.state().values())
-
-
-def test_only_the_first_task_trains_and_only_where_asked() -> None:
-    options = {"epochs": 1, "batch_size": 4, "adapter_rank": 4}
-    _, trainer, *_ = learned([5, 5], [1, 1], tune="first", **options)
-    assert len(trainer.epoch_losses) == 1
-    _, trainer, *_ = learned([5, 5], [1, 1], **options)
-    assert not trainer.epoch_losses
-
-
-def test_what_trains_in_a_task_refuses_streams_without_tasks() -> None:
-    require_observes("anacp", "online", {"tune": "none"})
-    with pytest.raises(DafuseError, match="anacp trains an adapter in the first task"):
-        require_observes("anacp", "online", {"tune": "first"})
 
 
 @pytest.mark.parametrize(

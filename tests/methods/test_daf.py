@@ -225,7 +225,7 @@ def test_a_recorded_run_keeps_fisher_whatever_its_own_rule(tmp_path: Path) -> No
     DAF(trainer=trainer, **options).learn(task)
     assert "fisher" not in trainer.seconds  # the rule itself needs none
     method = DAF(trainer=trainer, **options)
-    Recording(None, tmp_path / "record", trainer.device).wrap(method)
+    Recording(None, tmp_path / "record", trainer.ranks).wrap(method)
     method.learn(task)
     assert "fisher" in trainer.seconds
     kept = {path.name for path in (tmp_path / "record").iterdir()}
@@ -237,11 +237,11 @@ def test_a_replayed_method_takes_what_is_recorded_and_adds_nothing(tmp_path: Pat
     trainer, (task,) = small_trainer(dataset), small_stream(dataset, [2])
     options: dict[str, Any] = {"epochs": 1, "batch_size": 8, "align_epochs": 0}
     first, again = (DAF(trainer=trainer, **options) for _ in range(2))
-    Recording(None, tmp_path / "record", trainer.device).wrap(first)
+    Recording(None, tmp_path / "record", trainer.ranks).wrap(first)
     first.learn(task)
     trainer.begin_task()
     (tmp_path / "record" / "per_sample-0001.safetensors").unlink()
-    Recording(tmp_path / "record", None, trainer.device).wrap(again)
+    Recording(tmp_path / "record", None, trainer.ranks).wrap(again)
     again.learn(task)
     assert "train" not in trainer.seconds
     assert "fisher" in trainer.seconds  # measured at the recorded adapter, but not written

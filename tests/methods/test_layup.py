@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dafuse.errors import DafuseError
 from dafuse.methods.layup import PENALTIES, LayUP
-from dafuse.methods.registry import require_observes
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
 
@@ -79,17 +77,3 @@ def test_a_single_image_takes_the_usual_penalty() -> None:
     method, *_, diagnoses = learned([1], [1])
     assert diagnoses[0]["penalty_chosen"] is None
     assert diagnoses[0]["penalty"] > float(method.gram_MM.diagonal().mean())
-
-
-def test_only_the_first_task_trains_and_only_where_asked() -> None:
-    options = {"epochs": 1, "batch_size": 4, "adapter_rank": 4}
-    _, trainer, *_ = learned([5, 5], [1, 1], tune="first", **options)
-    assert len(trainer.epoch_losses) == 1
-    _, trainer, *_ = learned([5, 5], [1, 1], **options)
-    assert not trainer.epoch_losses
-
-
-def test_what_trains_in_a_task_refuses_streams_without_tasks() -> None:
-    require_observes("layup", "online", {"tune": "none"})
-    with pytest.raises(DafuseError, match="layup trains an adapter in the first task"):
-        require_observes("layup", "online", {"tune": "first"})

@@ -19,7 +19,7 @@ from dafuse.product.classifier import Classifier
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import make_ledger
 from dafuse.product.summary import summarise
-from dafuse.product.version import FORMAT, Version, VersionRef
+from dafuse.product.version import FORMAT, OF_FEW, Version, VersionRef
 from dafuse.progress import Progress
 from helpers.product_models import files, needed, pictures, taught, write_folders
 
@@ -152,7 +152,7 @@ def test_a_model_of_format_2_is_read_and_learns_on(model: Path) -> None:
     classifier = Classifier.open(model, device="cpu")
     assert classifier.version == expected
     classifier.learn(*pictures({7: 2}))
-    assert json.loads((model / "versions" / "0003.json").read_text())["format"] == FORMAT
+    assert json.loads((model / "versions" / "0003.json").read_text())["format"] == OF_FEW
     classifier.undo()
     assert classifier.classes == expected.names
 
@@ -189,6 +189,9 @@ def test_places_where_no_model_is(tmp_path: Path) -> None:
     for name in ("file", "photos"):
         with pytest.raises(DafuseError, match=name):
             Classifier.create(tmp_path / name)
+    for make in (Classifier.create, Classifier.open):
+        with pytest.raises(DafuseError, match="the path of the model is empty"):
+            make("")
     Classifier.create(tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
 
@@ -275,7 +278,7 @@ def test_what_predicts_is_solved_again_where_it_cannot_be_written(
     assert not predicts.exists()
 
 
-def test_a_model_without_its_model_json_is_not_begun_anew(model: Path) -> None:
+def test_a_model_without_its_model_json_is_not_begun_again(model: Path) -> None:
     (model / "model.json").unlink()
     before = files(model)
     for attempt in (
@@ -390,11 +393,11 @@ class Busy(ModelFolder):
         super().__init__(path)
         self.times = times
 
-    def current(self) -> VersionRef:
+    def version(self, wanted: VersionRef) -> Version:
         if self.times:
             self.times -= 1
             (self.path / "objects" / ".half.tmp").write_text("half")
-        return super().current()
+        return super().version(wanted)
 
 
 @pytest.mark.parametrize("read", [summarise, make_ledger])

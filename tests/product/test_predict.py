@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dafuse.errors import DafuseError
 from dafuse.heads.confidence import calibration_error
 from dafuse.product.classifier import Classifier
-from dafuse.product.version import FORMAT
+from dafuse.product.version import OF_FEW
 from dafuse.progress import Progress
 from dafuse.taught.daf_calibration import PRIOR_SHARPNESS, Calibration, with_held_out
 from helpers.places import OLD_MODEL
@@ -224,7 +224,7 @@ def test_a_model_of_format_1_learns_on(tmp_path: Path) -> None:
     classifier.learn(*pictures({5: 3}))
     assert classifier.classes == ["upper A", "upper W", "digit 8", "class 5"]
     written = json.loads((tmp_path / "model" / "versions" / "0003.json").read_text())
-    assert written["format"] == FORMAT
+    assert written["format"] == OF_FEW
     assert [step["version"] for step in classifier.info().steps] == [1, 2, 3]
     classifier.forget("upper A")
     classifier.undo()

@@ -196,7 +196,7 @@ def test_undo_forget_and_rename(tmp_path: Path) -> None:
     classifier.forget("two", for_good=True)
     assert not seen.exists()
     assert hashes(classifier) == {0: 4, 1: 4}
-    assert classifier.learn(images, names).new  # forgotten: it can be taught anew
+    assert classifier.learn(images, names).new  # forgotten: it can be taught again
 
 
 def test_for_good_leaves_no_hash_of_the_class_in_any_file(tmp_path: Path) -> None:

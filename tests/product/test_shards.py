@@ -216,3 +216,34 @@ def test_an_image_that_is_written_as_a_file_is_read_in_its_shard(
     write_folders(root, {0: 12, 1: 12})
     Image.fromarray(pictures({0: 1}, seed=9)[0][0]).save(root / "class 1" / "x.png")
     assert sum(one.images for one in create(tmp_path / "model").learn(root).classes) == 25
+
+
+@pytest.mark.parametrize("known", [0, 3, 6])
+def test_many_classes_take_shards_too(
+    sharded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
+) -> None:
+    """The lesson makes it a model of many classes, at once or on its way, or it is one before."""
+    monkeypatch.setattr("dafuse.heads.many.MANY_CLASSES", 5)
+    monkeypatch.setattr("dafuse.taught.lift.MANY_CLASSES", 5)
+    monkeypatch.setattr("dafuse.heads.many.MANY", 0)
+    lesson = {0: 12, 1: 9, 2: 11, 3: 1, 4: 14, 5: 1, 6: 13, 7: 1}
+    models = []
+    for size in (1000, 10):
+        set_size(monkeypatch, 1000)
+        model = create(tmp_path / f"{size}", penalty=0.1)
+        if known:
+            model.learn(*pictures({n: 8 for n in range(known)}, seed=3))
+        set_size(monkeypatch, size, 13)
+        report = model.learn(*pictures(lesson, seed=1))
+        assert sum(one.images for one in report.classes) == sum(lesson.values())
+        assert model.version.derived
+        models.append(model)
+    counts = [[one.images for one in model.version.classes] for model in models]
+    assert counts[0] == counts[1]
+    asked, expected = pictures(dict.fromkeys((0, 1, 2, 4, 6), 6), seed=8)
+    for model in models:
+        found = [answer.top[0][0] for answer in model.predict(asked)]
+        assert np.mean([a == b for a, b in zip(found, expected, strict=True)]) > 0.75
+    reopened = Classifier.open(tmp_path / "10", device="cpu")
+    assert np.array_equal(reopened.probabilities(asked), models[1].probabilities(asked))
+    reopened.learn(*pictures({1: 3, 8: 4}, seed=5))

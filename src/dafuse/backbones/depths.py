@@ -38,7 +38,7 @@ def parts_of(depths: Depths, levels: Sequence[Level]) -> list[FeaturePart]:
     - last: the vector for the whole image at the last level;
     - top: the same at the last three levels, and the mean of the last tokens;
     - all: the same at every level, and the mean of the last tokens;
-    - moments: at the last three quarters of the levels the same, and mean and std of the tokens.
+    - moments: the same, and mean and std of the tokens, at the last three quarters of the levels.
     """
     last = len(levels) - 1
 

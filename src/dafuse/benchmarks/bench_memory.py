@@ -29,7 +29,7 @@ LEARNED = MemorySizes(25, 20, 10, {"epochs": 3, "lr": 0.02, "align_epochs": 10})
 SIZES = {
     "gpu": LEARNED,
     "cpu": LEARNED,
-    "quick": MemorySizes(2, 1, 31, {"epochs": 1, "align_epochs": 1, "align_samples": 16}),
+    "quick": MemorySizes(1, 1, 31, {"epochs": 1, "align_epochs": 1, "align_samples": 16}),
 }
 
 

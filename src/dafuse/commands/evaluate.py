@@ -14,10 +14,10 @@ from dafuse.wording import shown_lines
 def evaluate(
     model: Asked, source: Source, /, *, page: str | None = None, network: NetworkOptions = AS_USUAL
 ) -> None:
-    """Test a model on images that it was not taught with. Where the source is split, its test part.
+    """Test a model on images that it was not taught with: the source's test part, if it has one.
 
-    Shown are the accuracy of each class, the classes it confuses, how far its probabilities are
-    off, and what it answers unknown.
+    This shows the accuracy of each class, the classes that are confused, how far probabilities are
+    off, and what is answered unknown.
 
     Args:
         page: an .html file to write, too: confusion matrix, the worst mistakes as images,
@@ -38,7 +38,7 @@ def evaluate(
 
 @contextmanager
 def _showing_progress() -> Iterator[Progress]:
-    """Bars where rich is installed, without which exported files must do; else lines alone."""
+    """Show bars where rich is installed, else lines: an exported file is tested without it."""
     try:
         from dafuse.engine.display import TerminalProgress
     except ModuleNotFoundError as error:

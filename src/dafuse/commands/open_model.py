@@ -1,4 +1,4 @@
-"""Options of the commands that load a model's network, and what these open."""
+"""Options of the commands that open a model, and the functions that open it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ MethodName = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of how the network of a model is opened."""
+    """Options for opening a model's network."""
 
     weights: Weights = None
     device: Device = "auto"
@@ -51,6 +51,28 @@ class NetworkOptions:
 AS_USUAL = NetworkOptions()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LessonNetwork(NetworkOptions):
+    """Options of how the network of a model is opened that several devices may teach."""
+
+    devices: Annotated[
+        int,
+        Parameter(
+            help="for a lesson that trains: how many devices of this machine share the work, a "
+            "process each; on a CPU so many processes"
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices < 1:
+            raise DafuseError(f"--devices must be at least 1, not {self.devices}")
+
+
+ON_ONE_DEVICE = LessonNetwork()
+
+
 def is_exported(model: str) -> bool:
     """Tell whether this names an exported .onnx file, and not a model's folder."""
     return model.lower().endswith(".onnx") and not Path(model).is_dir()
@@ -60,8 +82,11 @@ def open_model(model: str, network: NetworkOptions) -> "Classifier | ExportedMod
     """Open a model's folder, or an exported file."""
     if model.lower().endswith(".pt2"):
         raise DafuseError("a .pt2 file is for torch.export.load: name the model, or an .onnx file")
-    if not is_exported(model):
-        return open_folder(model, network)
+    return open_exported(model, network) if is_exported(model) else open_folder(model, network)
+
+
+def open_exported(model: str, network: NetworkOptions) -> "ExportedModel":
+    """Open an exported file."""
     if network.weights or network.device not in ("auto", "cpu"):
         raise DafuseError("an .onnx file has its weights inside and runs on the cpu")
     from dafuse.product.predictor import ExportedModel

@@ -81,9 +81,10 @@ def predict(
 
 
 def find_images(given: Sequence[str]) -> tuple[list[Path | StoredImage], list[str], list[Skipped]]:
-    """Files as they are, there or not; the images of folders; what patterns match; URLs.
+    """Return files as they are given, the images of folders, what patterns match, and URLs.
 
-    Also which of the given folders and patterns have no image, and which files are none.
+    Also return which folders and patterns have no image, and which files are no images. A file that
+    is named need not exist.
     """
     found: list[Path | StoredImage] = []
     missing: list[str] = []

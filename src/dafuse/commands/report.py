@@ -27,7 +27,7 @@ def report(
             and the numbers that a recipe with the same setting expects (CSV if it ends in .csv,
             else Markdown)
         with_recipes: in the ledger, also list every ViT-B/16 recipe without a run
-        speeds: have speeds in the ledger; not where runs shared their device with others
+        speeds: list speeds in the ledger; leave them out where runs shared their device with others
     """
     if (with_recipes or not speeds) and not ledger:
         raise DafuseError("--with-recipes and --no-speeds are about a ledger: say --ledger FILE")

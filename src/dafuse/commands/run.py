@@ -24,6 +24,7 @@ from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
 from dafuse.engine.config import RunConfig
 from dafuse.errors import DafuseError
+from dafuse.processes import rank_here
 from dafuse.report.runs import load_run
 
 LISTED = {"method": "methods", "data": "data"}
@@ -36,11 +37,13 @@ LISTS = ("increment", "order")  # options that may be a list
 def main(arguments: Sequence[str]) -> None:
     """Learn the stream, and show the results."""
     config = parse(arguments)
-    from dafuse.engine.display import TerminalProgress
+    from dafuse.engine.display import shown_progress
     from dafuse.engine.run import run
 
-    with TerminalProgress() as progress:
+    with shown_progress() as progress:
         folder = run(config, progress)
+    if rank_here():  # another process shows them
+        return
     show_results([load_run(folder)], page=folder / "report.html", inside=folder)
 
 

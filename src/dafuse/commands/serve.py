@@ -1,25 +1,30 @@
 """`dafuse serve MODEL`: a model behind HTTP, with a page to try it and to teach it."""
 
 import ctypes
+import logging
 import os
 import secrets
 import socket
+import sys
 import threading
 import webbrowser
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from cyclopts import Parameter
 
+from dafuse.backbones.extractor import available_processors
 from dafuse.commands.open_model import (
     AS_USUAL,
     BackboneName,
     MethodName,
     NetworkOptions,
     is_exported,
-    open_model,
+    open_exported,
     open_or_create,
 )
 from dafuse.errors import DafuseError
@@ -27,8 +32,7 @@ from dafuse.product.folder import ModelFolder
 from dafuse.product.server.security import Access, Limits, as_option, is_local
 
 if TYPE_CHECKING:
-    from dafuse.product.classifier import Classifier
-    from dafuse.product.predictor import ExportedModel
+    from dafuse.product.server.batching import Served
 
 M_ARENA_MAX = -8  # of glibc's malloc.h
 USUAL = Limits()
@@ -44,6 +48,7 @@ def serve(
     port: int = 8000,
     open: bool = False,
     allow_learn: bool = False,
+    workers: int = 1,
     token: str | None = None,
     backbone: BackboneName = None,
     method: MethodName = None,
@@ -52,7 +57,8 @@ def serve(
 ) -> None:
     """Serve a model: a page to try it in the browser, and an API (see /docs).
 
-    With --allow-learn it can be taught there, too. Images are held in memory only.
+    With --allow-learn it can be taught there, too. Images are held in memory only. A model that is
+    changed meanwhile, by another process or as a new file, is taken up without losing a request.
 
     Args:
         model: the model's folder, which with --allow-learn may be yet to come; or an .onnx file of
@@ -61,6 +67,8 @@ def serve(
         port: 0 takes a free one
         open: open the page in the browser
         allow_learn: whoever has the token may teach, forget, rename, undo and export
+        workers: processes that answer; they share the processors and the address, and one that is
+            lost is started again. Limits hold for each of them. Not with --allow-learn
         token: needed to teach and, from other machines, for everything; better given as
             $DAFUSE_TOKEN, which other users cannot see; one is made and printed if left out
     """
@@ -72,27 +80,33 @@ def serve(
         )
     if not exported:
         _require_servable(ModelFolder(model), allow_learn)
-    _share_one_heap()
+    if workers != 1:
+        network = _shared_out(network, workers, allow_learn)
+    prepare_process()
     from dafuse.product.server.app import create_app
     from dafuse.product.server.connections import Server
 
     given = token or os.environ.get("DAFUSE_TOKEN") or None
     access = _access(host, given, allow_learn)
     listening = listen(host, port)  # before the network is loaded, which takes time
-    served: Classifier | ExportedModel
-    if exported:
-        served = open_model(model, network)
-    else:
-        served = open_or_create(model, network, backbone=backbone, method=method)
+    served = open_served(model, network, backbone=backbone, method=method)
     name = Path(model).expanduser().resolve().name
-    app = create_app(served, access, limits, learn=allow_learn, name=name)
     known = f"{len(served.classes)} classes" if served.classes else "nothing learned yet"
     address = _address(host, listening)
+    known += f", {workers} workers" if workers > 1 else ""
     print(f"serving {model} ({known}) at {address}; Ctrl-C ends it", flush=True)
     if access.token != given:
         print(f"to teach it, open {address}/#token={access.token}", flush=True)
     if open:
         _open(_address(ANY.get(host, host), listening), access)
+    if workers > 1:
+        from dafuse.commands.workers import Opening, run_workers
+
+        del served  # each worker opens its own
+        run_workers(Opening(model, network, access, limits, name), listening, workers)
+        print("stopped", flush=True)
+        return
+    app = create_app(served, access, limits, learn=allow_learn, name=name)
     # uvicorn takes both signals and raises them again, for the handlers before, when it has stopped
     with suppress(KeyboardInterrupt):
         Server(app).run(sockets=[listening])
@@ -102,8 +116,47 @@ def serve(
     print(f"stopped: {lost}" if lost else "stopped", flush=True)
     if not ended:
         # A step of it takes longer than anybody waits, and Python would crash on tearing down what
-        # it computes with. The model's folder bears this at any moment.
+        # it computes with. The model's folder is whole at any moment.
         os._exit(0)
+
+
+def open_served(model: str, network: NetworkOptions, **new: Any) -> "Served":
+    """Open a model's folder, or an exported file, which is followed when it changes."""
+    if not is_exported(model):
+        return open_or_create(model, network, **new)
+    from dafuse.product.server.followed import FollowedFile
+
+    return FollowedFile(model, partial(open_exported, model, network))
+
+
+def prepare_process() -> None:
+    """Settle what holds for a process that serves: its memory, and what it says."""
+    _share_one_heap()
+    log = logging.getLogger("dafuse.server")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+def _shared_out(network: NetworkOptions, workers: int, allow_learn: bool) -> NetworkOptions:
+    """Return how each worker opens the model: with its share of the processors."""
+    from dafuse.commands.workers import require_number
+
+    processors = available_processors()
+    require_number(workers, processors)
+    if allow_learn:
+        raise DafuseError(
+            "a model is taught in one process: leave out --workers or --allow-learn; workers take "
+            "up what dafuse learn, or a server of its own with --allow-learn, teaches the model"
+        )
+    if workers > processors:
+        print(
+            f"{workers} workers share {processors} processors: more than one for each answers "
+            "no more requests",
+            file=sys.stderr,
+        )
+    return replace(network, threads=network.threads or max(1, processors // workers))
 
 
 def _share_one_heap() -> None:

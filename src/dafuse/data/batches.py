@@ -5,7 +5,7 @@ worker processes. Both draw the same crops and give the same images up to interp
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +45,7 @@ class Loader:
         self._cut_together = 512 if device.type == "cuda" else 1  # images: one launch for all
         self.skipped: list[str] = []
         self._sources: dict[int, _Source] = {}  # by the identity of the items
-        budget = _free_bytes(device) // 2 if memory_bytes is None else memory_bytes
+        budget = free_bytes(device) // 2 if memory_bytes is None else memory_bytes
         for images in (dataset.train, dataset.test):
             if id(images.items) not in self._sources:
                 budget -= self._open(images.items, budget, progress or Progress())
@@ -66,15 +66,34 @@ class Loader:
         return 3 * int(self._sources[id(images.items)].sizes_N2[images.index].prod(1).sum())
 
     def train_batches(
-        self, images: ImageSet, batch_size: int, generator: torch.Generator
+        self,
+        images: ImageSet,
+        batch_size: int,
+        generator: torch.Generator,
+        share: Callable[[int], slice] | None = None,
     ) -> Iterator[Batch]:
-        """Yield one epoch: shuffled, cropped and flipped. The generator draws all of it here."""
+        """Yield one epoch: shuffled, cropped and flipped. The generator draws all of it here.
+
+        With a ``share``, yield that part of each batch, if there is any, with the same crops.
+        """
         shuffle = torch.randperm(len(images), generator=generator)
         index = torch.from_numpy(images.index)[shuffle]
         labels = torch.from_numpy(images.labels)[shuffle]
         sizes = self._sources[id(images.items)].sizes_N2[index]
         boxes, flips = random_crops(sizes, self.dataset.augmentation, generator)
+        if share is not None:
+            every = torch.arange(len(index)).split(batch_size)
+            parts = [batch[share(len(batch))] for batch in every]
+            batch_size = max([1, *(len(part) for part in parts)])
+            own = torch.cat(parts)
+            index, labels, boxes, flips = index[own], labels[own], boxes[own], flips[own]
         return self._batches(images.items, index, labels, boxes, flips, batch_size, training=True)
+
+    def no_images(self) -> Batch:
+        """Return a batch without images."""
+        size = self.preprocessing.size
+        images_B3SS = torch.zeros(0, 3, size, size, device=self.device)
+        return images_B3SS, torch.zeros(0, dtype=torch.int64, device=self.device)
 
     def test_batches(self, images: ImageSet, batch_size: int) -> Iterator[Batch]:
         """Yield batches in order, under the test transform."""
@@ -234,7 +253,7 @@ def _require_images(dataset: Dataset, skipped: list[str]) -> None:
         )
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Return the free memory of the machine, through which all images go, or less on the device."""
     from psutil import virtual_memory
 

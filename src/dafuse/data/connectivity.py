@@ -1,16 +1,17 @@
 """A test of whether an address answers, which takes seconds."""
 
 import threading
-import urllib.request
 from contextlib import suppress
-from http.client import HTTPException
-from urllib.error import HTTPError
 
 PROBE_SECONDS = 4.0
 
 
 def reachable(url: str) -> bool:
     """Tell whether the address answers, in seconds: a name lookup alone may hang for a minute."""
+    import urllib.request  # slow to import, and most commands ask nobody
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+
     answers: list[bool] = []
 
     def ask() -> None:

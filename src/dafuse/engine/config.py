@@ -13,7 +13,7 @@ from dafuse.methods.options import Range, Seed, Share
 from dafuse.shapes import require_shape
 
 # options that do not change a result: a run may continue with other values
-NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay")
+NOT_IN_HASH = ("out", "workers", "memory_gb", "record", "replay", "devices", "nodes")
 # each kind of stream, and the options that it alone has
 STREAMS: dict[str, tuple[str, ...]] = {
     "tasks": (),
@@ -25,7 +25,7 @@ STREAMS: dict[str, tuple[str, ...]] = {
 DAF_LATER = {"head": "aligned", "head_width": 5000}
 LATER: dict[str, dict[str, Any]] = dict.fromkeys(("daf", "daf-paper", "daf-retrieval"), DAF_LATER)
 STREAM_OPTIONS = tuple(dict.fromkeys(option for own in STREAMS.values() for option in own))
-NUMBERS = (*STREAM_OPTIONS, "seed", "workers", "memory_gb")  # whose fields have ranges
+NUMBERS = (*STREAM_OPTIONS, "seed", "workers", "memory_gb", "devices", "nodes")  # with ranges
 
 
 @dataclass(kw_only=True)
@@ -53,6 +53,9 @@ class RunConfig:
         seed: decides the class order, the init, the augmentation, everything
         precision: number format of the network's arithmetic
         device: where it runs; auto takes a GPU if there is one
+        devices: how many of them on each machine share the work, a process each; on a CPU so many
+            processes
+        nodes: machines that share the work, each with so many devices
         compiled: compile the network (seconds of delay, then faster); null means on a GPU only
         deterministic: bit-identical repeats on a GPU too, slower (on a CPU they always are)
         workers: threads that decode, processes that stream
@@ -81,6 +84,8 @@ class RunConfig:
     seed: Seed = 1993
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: Annotated[int, Range(1, 4096)] = 1
+    nodes: Annotated[int, Range(1, 4096)] = 1
     compiled: bool | None = None
     deterministic: bool = False
     workers: Annotated[int | None, Range(0, 4096)] = None
@@ -97,6 +102,7 @@ class RunConfig:
         """
         other = {"stream", *STREAM_OPTIONS} if self.stream == "tasks" else set(STREAM_OPTIONS)
         other -= set(STREAMS[self.stream])
+        other |= {"devices", "nodes"}  # where it runs, which may change; provenance tells it
         later = LATER.get(self.method["name"], {})
         method = {k: v for k, v in self.method.items() if k not in later or v != later[k]}
         asked = {**asdict(self), "method": method}

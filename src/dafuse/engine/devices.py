@@ -5,17 +5,24 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
 
 from dafuse.errors import DafuseError
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
 
-def launch(device: str, precision: str, deterministic: bool) -> Fabric:
-    """Return a Fabric on one device: ``auto``, ``cpu``, ``cuda`` or ``mps``."""
+def launch(
+    device: str, precision: str, deterministic: bool, devices: int = 1, nodes: int = 1
+) -> Fabric:
+    """Return a Fabric on ``auto``, ``cpu``, ``cuda`` or ``mps``: one device of it, or several.
+
+    Several have a process each, which `Ranks.begin` starts and connects.
+    """
     if precision not in PRECISIONS:
         raise DafuseError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}")
     if device not in ("auto", "cpu", "cuda", "mps"):
@@ -29,15 +36,37 @@ def launch(device: str, precision: str, deterministic: bool) -> Fabric:
         torch.use_deterministic_algorithms(True)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    how: dict[str, Any] = {"accelerator": device, "precision": PRECISIONS[precision]}
+    if devices * nodes > 1:
+        _require_there(device, devices)
+        how |= {"num_nodes": nodes, "strategy": DDPStrategy()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Fabric's advice on other accelerators
-        return Fabric(accelerator=device, devices=1, precision=PRECISIONS[precision])
+        return Fabric(devices=devices, **how)
 
 
-def describe(device: torch.device) -> str:
+def _require_there(device: str, devices: int) -> None:
+    """Refuse more devices than this machine has; on a CPU each is a process on a processor."""
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        there, what = torch.cuda.device_count(), "CUDA devices"
+    elif device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
+        there, what = 1, "MPS devices"
+    else:
+        there, what = os.cpu_count() or 1, "processors"
+    if devices > there:
+        raise DafuseError(
+            f"--devices {devices} is more than the {there} {what} of this machine: "
+            f"give at most {there}"
+        )
+
+
+def describe(device: torch.device, count: int = 1) -> str:
+    """Name the device, with the number of processes that have one each."""
     if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"{device.type} ({torch.get_num_threads()} threads)"
+        name = f"cuda ({torch.cuda.get_device_name(device)})"
+    else:
+        name = f"{device.type} ({torch.get_num_threads()} threads)"
+    return name if count == 1 else f"{count} x {name}"
 
 
 def wait_for(device: torch.device) -> None:

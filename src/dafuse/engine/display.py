@@ -1,7 +1,7 @@
 """Progress on the terminal, drawn by rich, and lines that also go to a run's log."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +10,7 @@ import rich.progress as bars
 from rich.console import Console
 
 from dafuse.files import open_inside
+from dafuse.processes import rank_here
 from dafuse.progress import Bar, LineProgress, Progress
 from dafuse.wording import shown
 
@@ -68,6 +69,11 @@ class TerminalProgress(Progress):
 
     def say(self, line: str) -> None:
         self.console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def shown_progress() -> "AbstractContextManager[Progress]":
+    """Return the progress of a command; silent in a process where another one speaks."""
+    return nullcontext(Progress()) if rank_here() else TerminalProgress()
 
 
 class LoggedProgress(Progress):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dafuse.data.dataset import ImageSet
+from dafuse.engine.ranks import Ranks
 from dafuse.engine.trainer import Trainer
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.confidence import calibration_error
@@ -40,11 +41,12 @@ def evaluate(
     method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int
 ) -> TaskEvaluation:
     """Take the arg-max over all seen classes for all seen test images, without task labels."""
-    images, known_N = ImageSet.join(tests), _known_after(tests).to(trainer.device)
+    images, ranks, size = ImageSet.join(tests), trainer.ranks, trainer.forward.at_once
+    known_N = _known_after(tests)[ranks.rows(len(images), size)].to(trainer.device)
     parts: dict[str, list[PredictedClasses]] = {}
     done = 0
     with trainer.phase("evaluate", len(images), len(images)) as bar:
-        for batch, _ in bar.over(trainer.batches(images)):
+        for batch, _ in trainer.dealt(images, bar, size):
             known_B = known_N[done : done + len(batch)]
             done += len(batch)
             for name, logits_BC in method.predictions(batch).items():
@@ -56,7 +58,10 @@ def evaluate(
         return [int(right[a:b].sum()) for a, b in pairwise(edges)]
 
     nothing = PredictedClasses(*np.zeros((3, 0), dtype=np.int64))
-    by_way = {name: _joined(part) for name, part in parts.items()}
+    by_way = {
+        name: _joined(parts.get(name, []), ranks, len(images), size)
+        for name in ranks.broadcast(list(parts))
+    }
     first, *others = by_way or {"": nothing}
     answers = by_way.get(first, nothing)
     check_finite(answers.confidence_N, "the probabilities of the test images")
@@ -90,6 +95,9 @@ def _answers(logits_BC: Tensor, known_B: Tensor) -> PredictedClasses:
     return PredictedClasses(logits_BC.argmax(1), logits_BC.softmax(1).amax(1), then_BC.argmax(1))
 
 
-def _joined(parts: list[PredictedClasses]) -> PredictedClasses:
-    """Join the answers of all batches into arrays."""
-    return PredictedClasses(*(torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)))
+def _joined(
+    parts: list[PredictedClasses], ranks: Ranks, images: int, size: int
+) -> PredictedClasses:
+    """Join the answers of all batches, of all processes, into arrays."""
+    kinds = list(zip(*parts, strict=True)) or [()] * len(PredictedClasses._fields)
+    return PredictedClasses(*(ranks.in_order(one, images, size).cpu().numpy() for one in kinds))

@@ -197,6 +197,29 @@ class RunFolder:
         )
 
 
+class UnseenFolder(RunFolder):
+    """The folder of a run of which another process writes it, perhaps on another machine."""
+
+    @contextmanager
+    def open(self, config: dict[str, Any], config_hash: str) -> Iterator["RunFolder"]:
+        yield self
+
+    def discard_if_empty(self) -> None:
+        """Leave it to the process that writes."""
+
+    def certify(self, provenance: dict[str, Any], resumed: bool) -> None:
+        """Leave it to the process that writes."""
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Leave it to the process that writes."""
+
+    def save(self, task: int, state: dict[str, Tensor], results: Results) -> None:
+        """Leave it to the process that writes."""
+
+    def latest(self) -> Checkpoint | None:
+        return None
+
+
 def _check_format(content: Any, file: Path) -> None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DafuseError(f"{file} is not of a run of this version of dafuse; choose another --out")

@@ -37,14 +37,17 @@ def command_line() -> str:
     return shlex.join(["dafuse" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
-def provenance(network: Network, loader: Loader, device: torch.device) -> dict[str, Any]:
+def provenance(
+    network: Network, loader: Loader, device: torch.device, count: int = 1
+) -> dict[str, Any]:
+    """Return the provenance of a run on so many devices."""
     dataset = loader.dataset
     return {
         "format": 1,
         "command": command_line(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "device": describe(device),
+        "device": describe(device, count),
         "weights": {"tag": network.tag, "sha256": network.sha256, "source": network.source},
         "data_fingerprint": dataset.fingerprint(),
         "images": {"train": len(dataset.train), "test": len(dataset.test)},

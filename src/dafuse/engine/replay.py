@@ -23,6 +23,7 @@ from torch import Tensor
 from dafuse.data.stream import Task
 from dafuse.engine.config import NOT_IN_HASH, RunConfig, differences, flatten, saved_config
 from dafuse.engine.provenance import compared_inputs
+from dafuse.engine.ranks import Ranks
 from dafuse.engine.results import INPUTS
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder, refuse_links, write_atomically
@@ -37,8 +38,9 @@ Tensors = dict[str, Tensor]
 class Recording:
     """Reads what is recorded; has the rest computed and, if asked to, records it."""
 
-    def __init__(self, read_from: Path | None, write_to: Path | None, device: torch.device) -> None:
-        self.read_from, self.write_to, self.device = read_from, write_to, device
+    def __init__(self, read_from: Path | None, write_to: Path | None, ranks: Ranks) -> None:
+        self.read_from, self.write_to, self.ranks = read_from, write_to, ranks
+        self.device = ranks.fabric.device
 
     def wrap(self, method: Method) -> None:
         """Replace the method's recorded steps by ones that read and write this record.
@@ -74,10 +76,11 @@ class Recording:
     def kept(self, name: str, task: int, compute: Callable[[], Tensors]) -> Tensors:
         """Return the recorded result of this name and task; compute it if there is none."""
         file = f"{name}-{task + 1:04d}.safetensors"
-        tensors = self._read(file)
+        first = self.ranks.is_first
+        tensors = self.ranks.broadcast_tensors(self._read(file) if first else None)
         if tensors is None:
             tensors = compute()
-        if self.write_to is not None:
+        if self.write_to is not None and first:
             make_folder(self.write_to, self.write_to.parent)
             content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
             # in this order sums round the same
@@ -115,17 +118,17 @@ def _digest(tensors: Tensors) -> str:
     return digest.hexdigest()
 
 
-def open_record(config: RunConfig, folder: Path, device: torch.device) -> Recording | None:
+def open_record(config: RunConfig, folder: Path, ranks: Ranks) -> Recording | None:
     """Return the record for a run's options; None if it neither records nor replays."""
     if not config.record and config.replay is None:
         return None
     if not find_method(config.method["name"]).after_training:
         raise DafuseError(f"the method {config.method['name']} does not record its training")
     source = None if config.replay is None else Path(config.replay)
-    if source is not None:
+    if source is not None and ranks.is_first:
         _require_same_training(config, source)
     return Recording(
-        source / "record" if source else None, folder / "record" if config.record else None, device
+        source / "record" if source else None, folder / "record" if config.record else None, ranks
     )
 
 

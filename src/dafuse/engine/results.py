@@ -54,6 +54,7 @@ TASK = Keys(
         "correct_then": Maybe([COUNT]),
         "compiled_deviation": Maybe(NUMBER),
         "diagnosis": Maybe(DIAGNOSIS),
+        "devices": Maybe(COUNT),
     },
 )
 METHOD = Keys(
@@ -125,6 +126,7 @@ class FinishedTask(JsonRecord):
     correct_then: list[int] = field(default_factory=list)  # right among the classes of their time
     compiled_deviation: float | None = None  # of compiled features from plain ones
     diagnosis: dict[str, Any] = field(default_factory=dict)  # what the method measured
+    devices: int = 1  # that shared the work
 
 
 @dataclass

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from dafuse.backbones.backbone import in_words, require_offered
 from dafuse.backbones.load import build_backbone, with_weights
@@ -12,14 +13,16 @@ from dafuse.backbones.network import Network
 from dafuse.backbones.registry import tag_named
 from dafuse.data import registry as sources
 from dafuse.data.batches import Loader
+from dafuse.data.dataset import Dataset
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import TaskEvaluation, evaluate
-from dafuse.engine.folder import Checkpoint, RunFolder
+from dafuse.engine.folder import Checkpoint, RunFolder, UnseenFolder
 from dafuse.engine.provenance import provenance, versions
+from dafuse.engine.ranks import Ranks, saying_that_one_ended
 from dafuse.engine.replay import open_record, require_same_inputs
 from dafuse.engine.results import Declared, FinishedTask, Results
 from dafuse.engine.streams import learn_or_observe, make_stream, require_possible
@@ -29,7 +32,10 @@ from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
 from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
+from dafuse.processes import started_on
 from dafuse.progress import Progress
+
+GO_ON = "the same command goes on from the last finished task"
 
 
 @dataclass
@@ -41,19 +47,34 @@ class Bench:
     loader: Loader
 
 
-def prepare(config: RunConfig, progress: Progress | None = None) -> Bench:
-    """Open everything that a run needs; all errors in its input are raised here."""
+def prepare(
+    config: RunConfig, progress: Progress | None = None, fabric: Fabric | None = None
+) -> Bench:
+    """Open everything that a run needs; all errors in its input are raised here.
+
+    The processes of a run on several devices are connected from here on.
+    """
     progress = progress or Progress()
     require_possible(config)
-    network = build_backbone(config.backbone, config.normalize)
-    require_suitable(config, network)  # before its weights are fetched and images are read
-    name, options = _split_name(config.data)
-    dataset = open_dataset(name, **options)
-    with_weights(network, config.weights, config.weights_sha256, progress)
-    fabric = launch(config.device, config.precision, config.deterministic)
+    fabric = fabric or launch(config.device, config.precision, config.deterministic)
+    ranks = Ranks(fabric)
+
+    def open_inputs() -> tuple[Network, Dataset]:
+        network = build_backbone(config.backbone, config.normalize)
+        require_suitable(config, network)  # before its weights are fetched and images are read
+        name, options = _split_name(config.data)
+        dataset = open_dataset(name, **options)
+        with_weights(network, config.weights, config.weights_sha256, progress)
+        make_stream(config, dataset)  # its errors come before the decoding
+        return network, dataset
+
+    if ranks.on_this_machine < ranks.count and ranks.is_first:
+        progress.say(f"waiting for the {ranks.count} processes of all machines")
+    network, dataset = ranks.begin(open_inputs)
     memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
-    make_stream(config, dataset)  # its errors come before the decoding
-    loader = Loader(dataset, network.preprocessing, fabric.device, progress, memory, config.workers)
+    limits = ranks.memory_for_images(memory), ranks.workers(config.workers)
+    with ranks.together():
+        loader = Loader(dataset, network.preprocessing, fabric.device, progress, *limits)
     return Bench(fabric, network, loader)
 
 
@@ -85,19 +106,25 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
     """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)
     step = "task" if config.stream == "tasks" else "point"
-    with RunFolder(config.folder()).open(config.asked(), config.hash()) as folder:
-        progress = LoggedProgress(progress or Progress(), folder.path / "log.txt")
+    fabric = launch_for(config) if bench is None else bench.fabric
+    ranks = Ranks(fabric)
+    own = RunFolder(config.folder()) if ranks.is_first else UnseenFolder(config.folder())
+    with saying_that_one_ended(ranks, GO_ON), own.open(config.asked(), config.hash()) as folder:
+        progress = progress or Progress()
+        if ranks.is_first:
+            progress = LoggedProgress(progress, folder.path / "log.txt")
         done = folder.latest()
-        if done is not None and done.results.finished:
+        if _is_finished(done) and not ranks.are_awaited:
             progress.say(f"{folder.path} is finished; nothing to compute")
             return folder.path
         try:
-            bench = bench or prepare(config, progress)
+            bench = bench or prepare(config, progress, fabric)
             require_suitable(config, bench.network)  # it may be shared by runs of other methods
             trainer = Trainer(
                 bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
-            record = open_record(config, folder.path, trainer.device)
+            with ranks.together():
+                record = open_record(config, folder.path, ranks)
             name, options = _split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
             if record is not None:
@@ -109,18 +136,25 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             folder.discard_if_empty()
             raise
 
+        done = _same_everywhere(done, ranks)
+        if _is_finished(done):
+            progress.say(f"{folder.path} is finished; nothing to compute")
+            return folder.path
         if done is None:
             results = Results(stream.classes, stream.sizes, bench.loader.skipped)
         else:
             results = done.results
         matrix = results.matrix
-        sources = provenance(bench.network, bench.loader, trainer.device)
-        require_same_inputs(config, sources)
-        folder.certify(sources, resumed=done is not None)
+        sources = provenance(bench.network, bench.loader, trainer.device, ranks.count)
+        with ranks.together():
+            if ranks.is_first:
+                require_same_inputs(config, sources)
+            folder.certify(sources, resumed=done is not None)
         if done is not None:
             _load(method, done, stream, trainer, folder)
             progress.say(f"going on with {step} {done.task + 2} of {len(stream)} in {folder.path}")
-        folder.event("resume" if done else "start", task=len(matrix), versions=versions())
+        begun = {"task": len(matrix), "versions": versions(), "device": sources["device"]}
+        folder.event("resume" if done else "start", **begun)
 
         for task in list(stream)[len(matrix) :]:
             trainer.begin_task()
@@ -129,13 +163,44 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             diagnosis = learn_or_observe(method, trainer, task, config)
             evaluation = evaluate(method, trainer, stream.tests_until(task), task.seen)
             _add(results, task, trainer, method, options, evaluation, diagnosis)
-            folder.save(task.index, method.state(), results)
+            state = _same_state(method, ranks)
+            with ranks.together():
+                folder.save(task.index, state, results)
             accuracy = matrix.curve_per_sample()[-1]
             folder.event("task", task=task.index, accuracy=accuracy, seconds=trainer.seconds)
             tested = f"{accuracy:.2f} % of" if sum(evaluation.total) else "there are no"
             progress.say(f"  {tested} test images of {task.seen} classes")
         folder.event("finish", **matrix.metrics())
         return folder.path
+
+
+def launch_for(config: RunConfig) -> Fabric:
+    """Return a Fabric on the devices that the configuration or torchrun asks for."""
+    devices = started_on(config.devices, config.nodes)
+    return launch(config.device, config.precision, config.deterministic, *devices)
+
+
+def _is_finished(done: Checkpoint | None) -> bool:
+    return done is not None and done.results.finished
+
+
+def _same_everywhere(done: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """Return the checkpoint of the process that reads it."""
+    if ranks.count == 1:
+        return done
+    about = ranks.broadcast((done.task, done.results) if done is not None else None)
+    state = ranks.broadcast_tensors(done.state if done is not None else None)
+    return None if about is None or state is None else Checkpoint(about[0], state, about[1])
+
+
+def _same_state(method: Method, ranks: Ranks) -> dict[str, Tensor]:
+    """Return the state to save; every process goes on from it, so that none drifts apart."""
+    state = method.state()
+    if ranks.count > 1:
+        same = ranks.broadcast_tensors(state)
+        if not ranks.is_first and same is not None:
+            method.load_state(same)
+    return state
 
 
 def _load(
@@ -189,5 +254,6 @@ def _add(
             evaluation.correct_then,
             trainer.forward.deviation,
             diagnosis,
+            trainer.ranks.count,
         )
     )

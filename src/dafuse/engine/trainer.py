@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from dafuse.data.stream import Task
 from dafuse.engine.cuda_graphs import graphed
 from dafuse.engine.devices import wait_for
 from dafuse.engine.forward import Forward
+from dafuse.engine.ranks import Ranks
+from dafuse.engine.shared_steps import WholeBatchDropout, share_loss
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Batches, Loss, Method
 from dafuse.methods.schedule import Group, Schedule
@@ -49,6 +51,7 @@ class Trainer:
         self.device = fabric.device
         self.network = network.to(self.device)
         self.loader, self.fabric, self.seed = loader, fabric, seed
+        self.ranks = Ranks(fabric)
         self.progress = progress or Progress()
         on_gpu = self.device.type == "cuda"
         compiles = on_gpu if compiled is None else compiled
@@ -60,6 +63,7 @@ class Trainer:
         self.seconds: dict[str, float] = {}  # of each phase of the current task
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
+        self._batch = 0  # images of a training batch that several processes share
 
     def fit(
         self,
@@ -75,19 +79,20 @@ class Trainer:
     ) -> None:
         images = task.train if images is None else images
         epochs, size = schedule.epochs, schedule.batch_size
-        on_gpu = self.device.type == "cuda"
-        optimiser = _optimiser(groups, schedule, self.device if on_gpu else None)
+        groups = [Group(list(group.parameters), group.rate) for group in groups]
+        captured = self.device.type == "cuda" and self.ranks.count == 1
+        optimiser = _optimiser(groups, schedule, self.device if captured else None)
+        descend = self._descent(loss, groups, attached)
 
         def step(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:
             optimiser.zero_grad(set_to_none=True)
-            value = loss(batch_B3SS, labels_B)
-            self.fabric.backward(value)
+            value = descend(batch_B3SS, labels_B)
             optimiser.step()
             if after_step is not None:
                 after_step()
             return value.detach()
 
-        take_step = self.graphed(step, "this training step")
+        take_step = self.graphed(step, "this training step") if captured else step
         steps = epochs * math.ceil(len(images) / size)
         with (
             self._training(task, attached, size),
@@ -97,9 +102,7 @@ class Trainer:
                 _set_rates(optimiser, schedule.decay(epoch, epochs))
                 seed = self.seed, "augmentation", task.index, epochs_before + epoch
                 losses = []
-                for batch, labels in self.loader.train_batches(
-                    images, size, torch_generator(*seed)
-                ):
+                for batch, labels in self._train_batches(images, size, torch_generator(*seed)):
                     losses.append(take_step(batch, labels))
                     bar.advance(note=f"epoch {epoch + 1}/{epochs}")
                 self.epoch_losses.append(self._mean_finite(losses, task, epoch))
@@ -123,11 +126,12 @@ class Trainer:
         network: Network | None = None,
         depths: Depths = "last",
     ) -> tuple[Tensor, Tensor]:
-        parts: list[tuple[Tensor, Tensor]] = []
+        parts: list[Tensor] = []
         with self.phase("statistics", len(images), len(images)) as bar:
-            for batch, labels in bar.over(self.batches(images)):
-                parts.append((self.encode(batch, attached, network, depths), labels))
-        return torch.cat([feats for feats, _ in parts]), torch.cat([labels for _, labels in parts])
+            for batch, _ in self.dealt(images, bar):
+                parts.append(self.encode(batch, attached, network, depths))
+        feats = self.ranks.in_order(parts, len(images), self.forward.at_once)
+        return feats, torch.from_numpy(images.labels).to(self.device)
 
     def batches(
         self, images: ImageSet, size: int | None = None, gradients: bool = False
@@ -135,6 +139,23 @@ class Trainer:
         size = size or (self.gradient_batch if gradients else self.forward.at_once)
         with self.forward.batches_of(size):
             yield from self.loader.test_batches(images, size)
+
+    def dealt(
+        self, images: ImageSet, bar: Bar, size: int | None = None, gradients: bool = False
+    ) -> Batches:
+        size = size or (self.gradient_batch if gradients else self.forward.at_once)
+        own = images if self.ranks.count == 1 else images.take(self.ranks.rows(len(images), size))
+        for batch in self.batches(own, size):
+            yield batch
+            bar.advance(min(size * self.ranks.count, len(images) - bar.done))
+
+    def summed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.ranks.summed(tensors)
+
+    def whole_batch(self, part_B: Tensor) -> Tensor:
+        if self.ranks.count == 1 or not self._batch:
+            return part_B
+        return self.ranks.whole_batch(part_B, self._batch)
 
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         return graphed(work, what, self.device, self.progress.say)
@@ -167,18 +188,64 @@ class Trainer:
         """Forget the last task's times and losses."""
         self.seconds, self.images, self.epoch_losses = {}, {}, []
 
+    def _descent(self, loss: Loss, groups: Sequence[Group], attached: Attachment | None) -> Loss:
+        """Return a function for a batch's loss that also adds its gradient to the parameters.
+
+        Where processes share the batch, it returns this one's part of the loss.
+        """
+        if self.ranks.count == 1:
+
+            def descend(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+                value = loss(batch_B3SS, labels_B)
+                self.fabric.backward(value)
+                return value
+
+            return descend
+
+        shared = share_loss(loss, groups, self.ranks)
+        draws = attached is not None and not self._drops_apart
+
+        def descend_together(batch_B3SS: Tensor, labels_B: Tensor) -> Tensor:
+            own = self.ranks.share(self._batch)
+            with WholeBatchDropout(own, self._batch) if draws else nullcontext():
+                value = shared(batch_B3SS, labels_B)
+            share = len(labels_B) / self._batch
+            self.fabric.backward(value * (share * self.ranks.count))  # DDP takes the mean
+            return value * share if len(labels_B) else torch.zeros_like(value)
+
+        return descend_together
+
+    def _train_batches(self, images: ImageSet, size: int, generator: torch.Generator) -> Batches:
+        """Yield this process's part of each batch of an epoch."""
+        if self.ranks.count == 1:
+            yield from self.loader.train_batches(images, size, generator)
+            return
+        parts = self.loader.train_batches(images, size, generator, self.ranks.share)
+        for start in range(0, len(images), size):
+            self._batch = min(size, len(images) - start)
+            own = self.ranks.share(self._batch)
+            yield next(parts) if own.stop > own.start else self.loader.no_images()
+        self._batch = 0
+
+    @property
+    def _drops_apart(self) -> bool:
+        """Tell whether each process draws its own dropout: compiled code draws where it runs."""
+        return self.forward.compiles and self.ranks.count > 1
+
     @contextmanager
     def _training(self, task: Task, attached: Attachment | None, batch_size: int) -> Iterator[None]:
         """Enter training mode, with this task's seed in torch's global generator for dropout."""
         module = attached if attached is not None else nn.Identity()
         devices = [self.device] if self.device.type == "cuda" else []
-        with self.forward.training(module, batch_size), torch.random.fork_rng(devices):
-            torch.manual_seed(derive(self.seed, "dropout", task.index))
+        part = math.ceil(batch_size / self.ranks.count)
+        apart = [self.ranks.rank] if self._drops_apart and self.ranks.rank else []
+        with self.forward.training(module, part), torch.random.fork_rng(devices):
+            torch.manual_seed(derive(self.seed, "dropout", task.index, *apart))
             yield
 
     def _mean_finite(self, losses: list[Tensor], task: Task, epoch: int) -> float:
         """Return the epoch's mean loss; reading it once an epoch keeps the device busy."""
-        values = torch.stack(losses).float().cpu()
+        values = self.ranks.summed({"loss": torch.stack(losses)})["loss"].float().cpu()
         wrong = (~values.isfinite()).nonzero()
         if len(wrong):
             step = int(wrong[0])

@@ -138,7 +138,7 @@ def _replayed(
     method = find_method(config.method["name"])(trainer=trainer, **own)
     if not isinstance(method, DAF):
         raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")
-    Recording(record, None, trainer.device).wrap(method)
+    Recording(record, None, trainer.ranks).wrap(method)
     for task in list(stream)[: max(wanted, default=-1) + 1]:
         method.learn(task)
         if task.index in wanted:

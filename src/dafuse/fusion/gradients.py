@@ -4,7 +4,7 @@ Each sample has its own copy of the parameters. Its loss depends on that copy al
 of the *summed* loss holds the gradients of all samples side by side, without a loop.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 
 # images, labels -> losses [B], and by name the copies of the parameters [B, ...]
 LossOfEach = Callable[[Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+
+
+GRADIENT, SQUARES = "gradient ", "squares "  # before the names of sums
 
 
 @dataclass
@@ -24,11 +27,15 @@ class Curvature:
 
 
 def gradient_and_fisher(
-    loss: LossOfEach, batches: Iterable[tuple[Tensor, Tensor]], per_sample: bool = True
+    loss: LossOfEach,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    per_sample: bool = True,
+    add_up: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> Curvature:
     """Compute all three in one pass over the data; the empirical Fisher uses the true labels.
 
-    ``per_sample=False`` squares each batch's mean gradient instead, the common shortcut.
+    ``per_sample=False`` squares each batch's mean gradient instead, the common shortcut. Where the
+    batches are a part of the data, ``add_up`` adds the sums of the other parts.
     """
     summed: dict[str, Tensor] = {}
     squared: dict[str, Tensor] = {}
@@ -46,8 +53,20 @@ def gradient_and_fisher(
         losses.append(losses_B.detach().float().sum())
         samples += count
         terms += count if per_sample else 1
+    own = {f"{GRADIENT}{name}": total for name, total in summed.items()}
+    own |= {f"{SQUARES}{name}": total for name, total in squared.items()}
+    if losses:  # a part may have no batch
+        own |= {"loss": torch.stack(losses).sum(), "counts": torch.tensor([samples, terms])}
+    sums = add_up(own)
+    samples, terms = sums["counts"].tolist()
     return Curvature(
-        gradient={name: total / samples for name, total in summed.items()},
-        fisher={name: total / terms for name, total in squared.items()},
-        loss=float(torch.stack(losses).sum()) / samples,
+        gradient={name: total / samples for name, total in _under(GRADIENT, sums)},
+        fisher={name: total / terms for name, total in _under(SQUARES, sums)},
+        loss=float(sums["loss"]) / samples,
     )
+
+
+def _under(prefix: str, sums: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    for name, total in sums.items():
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), total

@@ -200,6 +200,13 @@ def _said(tried: Sequence[_Tried], images: int) -> Evidence:
     return found
 
 
+def tried_at_usual(images: int) -> Evidence:
+    """Return the evidence of so many images where no penalty but the usual of ridge was tried."""
+    found = Evidence()
+    found.tried_KF[KINDS.index("ridge"), FACTORS.index(1.0)] = images
+    return found
+
+
 def _best(tried: Sequence[_Tried], images: int, evidence: Evidence) -> _Tried:
     """Return the candidate nearest to the usual penalty among those within a standard error."""
 
@@ -218,9 +225,9 @@ def countable(sums: ClassSums, labels_N: Array) -> np.ndarray:
     return to_numpy(sums.counts_C[labels_N]) > 1
 
 
-def spread(which_N: np.ndarray) -> np.ndarray:
+def spread(which_N: np.ndarray, most: int = TRIED_ON) -> np.ndarray:
     """Return the indices of these images, or evenly spaced ones if there are many."""
-    rows = np.flatnonzero(which_N)
-    if len(rows) > TRIED_ON:
-        rows = rows[np.linspace(0, len(rows) - 1, TRIED_ON).round().astype(np.int64)]
+    rows, most = np.flatnonzero(which_N), min(most, TRIED_ON)
+    if len(rows) > most:
+        rows = rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
     return rows

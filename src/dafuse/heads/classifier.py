@@ -31,7 +31,6 @@ from dafuse.heads.confidence import Temperature, Threshold, calibrated, unit_of
 from dafuse.heads.familiarity import Familiarity, familiarity_of, left_out
 from dafuse.heads.lifting import Lift
 from dafuse.heads.resting import LEAST, Precision, at_rest, awake, cast, in_steps, rounded
-from dafuse.heads.scatter import ClasswiseScatter
 from dafuse.heads.sums import ClassSums, pooled
 
 SUMS, WEIGHTS = "statistics/sums.", "classifier/weights."  # prefixes of names in a state
@@ -141,11 +140,14 @@ class ClosedForm:
         `learn` solves them. Room is made at once for so many classes, and what is left of it goes
         by `cut_to`.
         """
-        self.sums.grow(classes)
-        if isinstance(self.sums.scatter, ClasswiseScatter):
-            self.sums.scatter.grow(classes - len(self.sums.scatter.rest_CM))
+        self.sums.make_room(classes)
         self.sums.merge(sums, numbers)
         self._settled = False
+
+    def rest(self) -> None:
+        """Round the sums to what is stored, without solving them."""
+        self._round()
+        self.sums = self._rounded
 
     def cut_to(self, classes: int) -> None:
         """Keep so many classes; the others have no images."""

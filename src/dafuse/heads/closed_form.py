@@ -28,11 +28,19 @@ penalty stay those of all images.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dafuse.heads.arrays import Array, add_to_diagonal, exact, library, zeros
+from dafuse.heads.arrays import (
+    Array,
+    add_to_diagonal,
+    exact,
+    from_numpy,
+    library,
+    to_numpy,
+    zeros,
+)
 from dafuse.heads.factors import factor_of_square, solved_backward, solved_forward
 from dafuse.heads.sums import ClassSums
 
@@ -40,6 +48,7 @@ Kind = Literal["ridge", "lda"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SPAN_PAYS = 1 / 3  # eigenvectors of more rows take longer than a few Cholesky factorisations
 FEW_ROWS = 600  # up to so many, factorising their products takes less than a tenth of a second
+FEW_CLASSES = 1000  # up to so many, products among all class means cost next to nothing
 IN_SPAN = 1e-9  # a smaller share of a vector's square is rounding
 
 
@@ -112,46 +121,24 @@ class System:
         """
         apart_NM = self._emphasised(exact(hidden_NM) - self.means_CM[labels_N])
         absolute = [penalty * self.scale for penalty in penalties]
-        for products in self._inverse.products(apart_NM, self.centred_CM, absolute):
-            yield self._rescored(products, labels_N)
+        own: Any = slice(None)
+        if self.classes <= FEW_CLASSES:
+            rows_N = labels_N
+        else:
+            own, rows = np.unique(to_numpy(labels_N), return_inverse=True)
+            rows_N = from_numpy(rows, labels_N)
+        for products in self._inverse.products(apart_NM, self.centred_CM, own, absolute):
+            yield self._rescored(products, labels_N, rows_N)
 
     def _emphasised(self, rows_KM: Array) -> Array:
         return rows_KM if self._emphasis_M is None else rows_KM * self._emphasis_M
 
-    def _rescored(self, products: "Products", labels_N: Array) -> Array:
-        """Return leave-one-out scores [N, C], by the formulas at the top of this file."""
-        own_N, to_means_NC, among_CC = products
-        xp, classes, between = library(own_N), self.classes, self.between
-        index_N = np.arange(len(own_N))
-        count_N = self.counts_C[labels_N]
-        q_N = 1 / (count_N - 1)
-        mean_NC = among_CC[labels_N]  # c_c . A^-1 c_k of the image's own class c
-        cross_N, mean_N = to_means_NC[index_N, labels_N], mean_NC[index_N, labels_N]
-        # of I - g B, with g = U^T A^-1 U = [[own, cross], [cross, mean]]
-        b11_N = count_N * q_N - between * q_N**2 * (1 - 1 / classes)
-        b12_N = between * q_N
-        m11_N = 1 - own_N * b11_N - cross_N * b12_N
-        m12_N = -own_N * b12_N
-        m21_N = -cross_N * b11_N - mean_N * b12_N
-        m22_N = 1 - cross_N * b12_N
-        determinant_N = m11_N * m22_N - m12_N * m21_N
-        determinant_N = xp.where(abs(determinant_N) < 1e-12, 1e-12 + 0 * own_N, determinant_N)
-        # U^T A^-1 y for y = c_k' = c_k + e_k d, where e_k = q / K, less q for the own class
-        shift_NC = zeros(own_N, len(own_N), classes) + (q_N / classes)[:, None]
-        shift_NC[index_N, labels_N] = shift_NC[index_N, labels_N] - q_N
-        first_NC = to_means_NC + shift_NC * own_N[:, None]
-        second_NC = mean_NC + shift_NC * cross_N[:, None]
-        # (I - g B)^-1 times these
-        u1_NC = (m22_N[:, None] * first_NC - m12_N[:, None] * second_NC) / determinant_N[:, None]
-        u2_NC = (m11_N[:, None] * second_NC - m21_N[:, None] * first_NC) / determinant_N[:, None]
-        scores_NC = (1 + q_N / classes)[:, None] * u1_NC + u2_NC
+    def _rescored(self, products: "Products", labels_N: Array, rows_N: Array) -> Array:
+        solved = rescored(products, labels_N, rows_N, self.counts_C[labels_N], self.between)
         if self.kind == "ridge":
-            return between * scores_NC
-        # c_k' . A'^-1 c_k', where only the first entry of B is not zero
-        squares_NC = among_CC.diagonal()[None] + 2 * shift_NC * to_means_NC
-        squares_NC = squares_NC + shift_NC**2 * own_N[:, None]
-        squares_NC = squares_NC + first_NC * b11_N[:, None] * u1_NC
-        return self.images * (scores_NC - squares_NC / 2)
+            return self.between * solved.scores_NC
+        squares_NC = products.squares_C[None] + solved.squares_NC
+        return self.images * (solved.scores_NC - squares_NC / 2)
 
 
 class Products(NamedTuple):
@@ -159,7 +146,54 @@ class Products(NamedTuple):
 
     own_N: Array  # d . A^-1 d
     to_means_NC: Array  # d . A^-1 c_k
-    among_CC: Array  # c_j . A^-1 c_k
+    among_OC: Array  # c_j . A^-1 c_k, where j are the classes of these images, or all
+    squares_C: Array  # c_k . A^-1 c_k
+
+
+class Rescored(NamedTuple):
+    """The scores by leave-one-out, and what leaving out adds to c_k . A^-1 c_k."""
+
+    scores_NC: Array  # without the factor b or N
+    squares_NC: Array  # of LDA alone
+
+
+def rescored(
+    products: Products, labels_N: Array, rows_N: Array, count_N: Array, between: float
+) -> Rescored:
+    """Leave each image out, by the formulas at the top of this file.
+
+    ``rows_N`` says which row of the products among class means is of an image's own class.
+    """
+    own_N, to_means_NC, among_OC, _ = products
+    xp, classes = library(own_N), to_means_NC.shape[1]
+    index_N = np.arange(len(own_N))
+    q_N = 1 / (count_N - 1)
+    mean_NC = among_OC[rows_N]  # c_c . A^-1 c_k of the image's own class c
+    cross_N, mean_N = to_means_NC[index_N, labels_N], mean_NC[index_N, labels_N]
+    # of I - g B, with g = U^T A^-1 U = [[own, cross], [cross, mean]]
+    b11_N = count_N * q_N - between * q_N**2 * (1 - 1 / classes)
+    b12_N = between * q_N
+    m11_N = 1 - own_N * b11_N - cross_N * b12_N
+    m12_N = -own_N * b12_N
+    m21_N = -cross_N * b11_N - mean_N * b12_N
+    m22_N = 1 - cross_N * b12_N
+    determinant_N = m11_N * m22_N - m12_N * m21_N
+    determinant_N = xp.where(abs(determinant_N) < 1e-12, 1e-12 + 0 * own_N, determinant_N)
+    # U^T A^-1 y for y = c_k' = c_k + e_k d, where e_k = q / K, less q for the own class
+    shift_NC = zeros(own_N, len(own_N), classes) + (q_N / classes)[:, None]
+    shift_NC[index_N, labels_N] = shift_NC[index_N, labels_N] - q_N
+    first_NC = to_means_NC + shift_NC * own_N[:, None]
+    second_NC = mean_NC + shift_NC * cross_N[:, None]
+    # (I - g B)^-1 times these
+    u1_NC = (m22_N[:, None] * first_NC - m12_N[:, None] * second_NC) / determinant_N[:, None]
+    u2_NC = (m11_N[:, None] * second_NC - m21_N[:, None] * first_NC) / determinant_N[:, None]
+    scores_NC = (1 + q_N / classes)[:, None] * u1_NC + u2_NC
+    if between:
+        return Rescored(scores_NC, scores_NC[:, :0])
+    # c_k' . A'^-1 c_k', where only the first entry of B is not zero
+    squares_NC = 2 * shift_NC * to_means_NC
+    squares_NC = squares_NC + shift_NC**2 * own_N[:, None]
+    return Rescored(scores_NC, squares_NC + first_NC * b11_N[:, None] * u1_NC)
 
 
 class _Square:
@@ -177,13 +211,15 @@ class _Square:
         return solved_backward(upper_MM, solved_forward(upper_MM, columns_MK))
 
     def products(
-        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+        self, apart_NM: Array, centred_CM: Array, own: Any, penalties: Sequence[float]
     ) -> Iterator[Products]:
         both_MK = library(apart_NM).concatenate([apart_NM, centred_CM]).T
         for penalty in penalties:
             half_MK = solved_forward(self._factor(penalty), both_MK)
             half_MN, half_MC = half_MK[:, : len(apart_NM)], half_MK[:, len(apart_NM) :]
-            yield Products((half_MN**2).sum(0), half_MN.T @ half_MC, half_MC.T @ half_MC)
+            among_OC = half_MC[:, own].T @ half_MC
+            squares_C = (half_MC**2).sum(0)
+            yield Products((half_MN**2).sum(0), half_MN.T @ half_MC, among_OC, squares_C)
 
     def _factor(self, penalty: float) -> Array:
         if self._last is None or self._last[0] != penalty:
@@ -211,7 +247,7 @@ class _DiagonalAndRows:
         return scaled_MK - back_MK / (self._diagonal_M + penalty)[:, None]
 
     def products(
-        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+        self, apart_NM: Array, centred_CM: Array, own: Any, penalties: Sequence[float]
     ) -> Iterator[Products]:
         for penalty in penalties:
             scale_M, upper_KK = self._diagonal_M + penalty, self._factor(penalty)
@@ -221,7 +257,8 @@ class _DiagonalAndRows:
             yield Products(
                 (apart_NM * scaled_NM).sum(1) - (half_KN**2).sum(0),
                 scaled_NM @ centred_CM.T - half_KN.T @ half_KC,
-                scaled_CM @ centred_CM.T - half_KC.T @ half_KC,
+                scaled_CM[own] @ centred_CM.T - half_KC[:, own].T @ half_KC,
+                (scaled_CM * centred_CM).sum(1) - (half_KC**2).sum(0),
             )
 
     def _factor(self, penalty: float) -> Array:
@@ -247,7 +284,7 @@ class _InTheSpan:
         return (columns_MK - self._rows_KM.T @ inner_KK) / penalty
 
     def products(
-        self, apart_NM: Array, centred_CM: Array, penalties: Sequence[float]
+        self, apart_NM: Array, centred_CM: Array, own: Any, penalties: Sequence[float]
     ) -> Iterator[Products]:
         """Return the products, in the eigenvectors' coordinates, where a penalty costs a division.
 
@@ -259,17 +296,20 @@ class _InTheSpan:
         basis_KM = (self._vectors_KK[:, inside] / values_K**0.5).T @ self._rows_KM
         along_NK, along_CK = apart_NM @ basis_KM.T, centred_CM @ basis_KM.T
         beyond_NM, beyond_CM = apart_NM - along_NK @ basis_KM, centred_CM - along_CK @ basis_KM
-        rest_N, rest_CC = (beyond_NM**2).sum(1), beyond_CM @ beyond_CM.T
+        rest_N, rest_C = (beyond_NM**2).sum(1), (beyond_CM**2).sum(1)
+        rest_OC = beyond_CM[own] @ beyond_CM.T
         rest_NC = beyond_NM @ beyond_CM.T
         out_N = rest_N > IN_SPAN * (apart_NM**2).sum(1)
-        out_C = rest_CC.diagonal() > IN_SPAN * (centred_CM**2).sum(1)
+        out_C = rest_C > IN_SPAN * (centred_CM**2).sum(1)
         rest_N = xp.where(out_N, rest_N, 0 * rest_N)
         rest_NC = xp.where(out_N[:, None] & out_C[None], rest_NC, 0 * rest_NC)
-        rest_CC = xp.where(out_C[:, None] & out_C[None], rest_CC, 0 * rest_CC)
+        rest_OC = xp.where(out_C[own][:, None] & out_C[None], rest_OC, 0 * rest_OC)
+        rest_C = xp.where(out_C, rest_C, 0 * rest_C)
         for penalty in penalties:
             share_CK = along_CK / (values_K + penalty)
             yield Products(
                 (along_NK**2 / (values_K + penalty)).sum(1) + rest_N / penalty,
                 along_NK @ share_CK.T + rest_NC / penalty,
-                along_CK @ share_CK.T + rest_CC / penalty,
+                along_CK[own] @ share_CK.T + rest_OC / penalty,
+                (along_CK * share_CK).sum(1) + rest_C / penalty,
             )

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dafuse.heads.arrays import Array, library, to_numpy
-from dafuse.heads.closed_form import Linear
+from dafuse.heads.closed_form import FEW_CLASSES, Linear
 from dafuse.heads.head import NEVER
 
 BEND = 6.0
@@ -125,9 +125,15 @@ def calibrated(scores_NC: Array, temperature: float) -> Array:
 
 def unit_of(head: Linear, means_CM: Array) -> float:
     """Return u from the class means; 1 if they do not tell the classes apart."""
-    scores_CC, classes = to_numpy(head.scores(means_CM)), len(means_CM)
-    own = float(scores_CC.diagonal().sum())
-    others = (float(scores_CC.sum()) - own) / max(1, classes - 1)
+    classes = len(means_CM)
+    if classes <= FEW_CLASSES:
+        scores_CC = to_numpy(head.scores(means_CM))
+        own, in_all = float(scores_CC.diagonal().sum()), float(scores_CC.sum())
+    else:  # the same two sums without the scores of each class for each other
+        bias = float(head.bias_C.sum())
+        own = float((means_CM * head.weights_MC.T).sum()) + bias
+        in_all = float((means_CM.sum(0) @ head.weights_MC).sum()) + classes * bias
+    others = (in_all - own) / max(1, classes - 1)
     unit = (own - others) / classes
     return unit if classes > 1 and unit > 0 else 1.0
 

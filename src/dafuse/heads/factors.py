@@ -32,7 +32,7 @@ def factor_of_square(square_MM: Array) -> Array:
     mean = float(square_MM.trace()) / max(1, len(square_MM))
     if mean <= 0:  # all images are the same: no scatter
         return 0 * square_MM
-    for share in _jitters():
+    for share in jitters():
         nudged_MM = add_to_diagonal(square_MM, share * mean) if share else square_MM
         if xp is np:
             try:
@@ -129,7 +129,7 @@ def _reflected(matrix_NB: Array) -> tuple[Array, Array]:
     return found.a, found.tau
 
 
-def _jitters() -> Iterator[float]:
+def jitters() -> Iterator[float]:
     """Yield shares of the mean diagonal that make a matrix of deficient rank definite."""
     yield 0.0
     for power in range(-14, 1):

@@ -182,13 +182,21 @@ def _covariance(sums: ClassSums, columns: slice) -> tuple[np.ndarray, np.ndarray
     apart_CD = means_CD - centre_D
     square_DD = to_numpy(sums.scatter.part(columns)) / images
     square_DD = square_DD + apart_CD.T @ apart_CD / len(apart_CD)
+    inverse_DD, usual = covariance_of(square_DD, centre_D, images)
+    return centre_D, inverse_DD, usual
+
+
+def covariance_of(
+    square_DD: np.ndarray, centre_D: np.ndarray, images: float, least: float = SHRINK
+) -> tuple[np.ndarray, float]:
+    """Return a map that makes columns of this covariance independent, and the usual ratio."""
     width = len(centre_D)
-    shrink = (SHRINK + SHRINK_FEW * width / images) * (float(square_DD.trace()) / width or 1.0)
+    shrink = (least + SHRINK_FEW * width / images) * (float(square_DD.trace()) / width or 1.0)
     inverse_DD = np.linalg.inv(factor_of_square(add_to_diagonal(square_DD, shrink)))
     in_use = width - shrink * float((inverse_DD**2).sum())  # tr T (T + p I)^-1
     usual = max(in_use / max(1 - in_use / images, 0.1), 1.0)
     length = float(square_DD.trace() + (centre_D**2).sum())  # mean squared length
-    return centre_D, inverse_DD, usual / max(length, LEAST_SQUARE)
+    return inverse_DD, usual / max(length, LEAST_SQUARE)
 
 
 def _share_with_directions(sums: ClassSums, columns: slice) -> float:

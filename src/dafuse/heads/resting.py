@@ -114,10 +114,10 @@ def in_shared_steps(array: Array, kind: Kind, columns: int) -> tuple[Array, Arra
     largest = [xp.amax(abs(array[..., start : start + columns]), -1) for start in starts]
     most = xp.stack(largest, -1)
     step = cast((most + (most < NOTHING)) / STEPS[kind], "float32")
-    return cast(xp.round(array / _spread(step, columns, width)), kind), step
+    return cast(xp.round(array / spread_step(step, columns, width)), kind), step
 
 
-def _spread(step: Array, columns: int, width: int) -> Array:
+def spread_step(step: Array, columns: int, width: int) -> Array:
     """Return the step of each column."""
     wide = exact(step)[..., None] + zeros(step, columns)
     return wide.reshape(*step.shape[:-1], step.shape[-1] * columns)[..., :width]
@@ -133,7 +133,7 @@ def _woken(resting: dict[str, Array], name: str) -> Array:
     numbers, step = exact(resting[name]), resting.get(f"{name}_step")
     if step is None:
         return numbers
-    return numbers * _spread(step, RECORDS[name][1], numbers.shape[-1])
+    return numbers * spread_step(step, RECORDS[name][1], numbers.shape[-1])
 
 
 def _packed(factor_KM: Array) -> Array:

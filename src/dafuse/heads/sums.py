@@ -65,6 +65,12 @@ class ClassSums:
             part = slice(start, start + CHUNK)
             self._add(exact(hidden_NM[part]), labels_N[part])
 
+    def make_room(self, classes: int) -> None:
+        """Let there be so many classes or more, the new ones without images, also in records."""
+        self.grow(classes)
+        if isinstance(self.scatter, ClasswiseScatter):
+            self.scatter.grow(max(0, self.classes - len(self.scatter.rest_CM)))
+
     def uncut(self) -> "ClassSums":
         """Return the same sums, but keep new images whole, so that each can be left out again.
 

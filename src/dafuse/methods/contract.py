@@ -94,6 +94,24 @@ class Engine(Protocol):
         With ``gradients`` it is one whose backward pass fits in memory with a margin.
         """
 
+    def dealt(
+        self, images: ImageSet, bar: Bar, size: int | None = None, gradients: bool = False
+    ) -> Batches:
+        """Yield some of the same batches: several processes deal them out. It advances the bar.
+
+        Sums over them are added up by `summed`.
+        """
+
+    def summed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the sums of these tensors over all processes; one may have none."""
+
+    def whole_batch(self, part_B: Tensor) -> Tensor:
+        """Return the rows of all images of a training batch, of which several processes have parts.
+
+        For a loss that compares images with each other. Elsewhere a loss is a mean over images,
+        beside terms that depend on none.
+        """
+
     def graphed(self, work: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
         """Return the same work on batches; on a GPU, as a CUDA graph that is captured once.
 

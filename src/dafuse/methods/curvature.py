@@ -45,8 +45,8 @@ def curvature_at(
         shuffle = numpy_generator(trainer.seed, "fisher", task.index)
         images = images.take(shuffle.permutation(len(images)))
     with trainer.phase("fisher", len(images), steps=len(images)) as bar:
-        batches = bar.over(trainer.batches(images, per_batch, gradients=True))
-        return gradient_and_fisher(losses, batches, per_sample=per_batch is None)
+        batches = trainer.dealt(images, bar, per_batch, gradients=True)
+        return gradient_and_fisher(losses, batches, per_batch is None, trainer.summed)
 
 
 def packed_curvature(curvature: Curvature) -> Tensors:

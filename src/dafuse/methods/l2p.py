@@ -100,6 +100,7 @@ class L2P(Method):
         schedule = Schedule(*settings, optimiser="adam", decay=constant)
         self.trainer.fit(task, self.attached, loss, [trained], schedule)
         self.weights_CE = torch.cat([self.weights_CE, new_CE.detach()])
+        uses_M = self.trainer.summed({"uses": uses_M})["uses"]
         return {"prompt_shares": (uses_M / uses_M.sum()).tolist()}  # often a few take all
 
     @property

@@ -123,6 +123,7 @@ class MOS(Method):
             own = F.cross_entropy(linear_logits(feats_BD, weights), labels_B - task.first)
             if not self.orth:
                 return own
+            feats_BD = self.trainer.whole_batch(feats_BD)
             return own + self.orth * apart(torch.cat([means_CD, feats_BD]))
 
         @torch.no_grad()

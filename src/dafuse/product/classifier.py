@@ -26,18 +26,11 @@ from dafuse.data.own_data import lesson_images
 from dafuse.errors import DafuseError
 from dafuse.methods.options import require_valid
 from dafuse.product import steps
-from dafuse.product.export import Exported, export, require_exportable
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.lesson import Learner, next_version, teach
-from dafuse.product.objects import (
-    read_arrays,
-    read_beside_records,
-    saying_what_is_wrong,
-)
+from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
-from dafuse.product.spread import spreading
 from dafuse.product.steps import merge
 from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
@@ -48,6 +41,8 @@ from dafuse.taught.table import DEFAULT, find_taught
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from dafuse.product.export import Exported
 
 
 class Classifier(Answering):
@@ -77,6 +72,7 @@ class Classifier(Answering):
         weights_sha256: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
         seed: int = 1993,
         **settings: Any,
     ) -> "Classifier":
@@ -90,6 +86,8 @@ class Classifier(Answering):
             weights_sha256: what the SHA-256 of the weights must be
             device: auto, cpu, cuda or mps
             threads: how many; default: one for each processor
+            devices: how many share out lessons that train (for the command, which starts again in
+                a process for each)
             seed: of everything random
             settings: options of the method
         """
@@ -101,7 +99,9 @@ class Classifier(Answering):
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
         wanted = Wanted.by(taught, method, options)
-        extractor = open_extractor(backbone, weights, weights_sha256, device, threads, wanted)
+        extractor = open_extractor(
+            backbone, weights, weights_sha256, device, threads, wanted, devices=devices
+        )
         record = BackboneRecord.of(extractor)
         return cls(folder, blank(record, method, options, seed, new_key()), extractor)
 
@@ -113,9 +113,10 @@ class Classifier(Answering):
         weights: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder, with the very weights that it was taught with."""
-        return cls._opened(ModelFolder(path), weights, device, threads)
+        return cls._opened(ModelFolder(path), weights, device, threads, devices=devices)
 
     @classmethod
     def merge(
@@ -147,6 +148,7 @@ class Classifier(Answering):
         device: str,
         threads: int | None,
         like: "Classifier | None" = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
@@ -157,7 +159,7 @@ class Classifier(Answering):
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
-        extractor = open_extractor(*known, device, threads, wanted, backbone.file)
+        extractor = open_extractor(*known, device, threads, wanted, backbone.file, devices)
         with saying_what_is_wrong(folder, version):
             backbone.require_size_of(extractor)
         extractor.preprocessing = backbone.preprocessing
@@ -199,10 +201,9 @@ class Classifier(Answering):
             return version, self._predicting(version)[0]
 
         with self._reading:
-            self.folder.require()
-            current = self.folder.current()
-            self._now = self.folder.read(load)
-            self._current = current
+            current, now = self.folder.read_current(load)
+            self._now = now
+            self._current = current  # after it, as `current` says
 
     def follow(self) -> None:
         """Do as `refresh`, if the current version is another one; ignore one that is damaged."""
@@ -230,12 +231,15 @@ class Classifier(Answering):
             labels: the class name of each image
             recognise: leave out images that were taught before, and keep a short hash of each
                 that is taught now; else neither
-            cluster: read many images by a Ray cluster: auto or HOST:PORT (`dafuse.cluster`)
+            cluster: of Ray, to read many images: auto or HOST:PORT
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
                 images or more that is kept back to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
+        from dafuse.product.lesson import Learner, next_version, teach  # not needed to predict
+        from dafuse.product.spread import spreading
+
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
@@ -245,20 +249,18 @@ class Classifier(Answering):
                 chosen = {"flip": version.flip, **chosen}
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            opening = partial(self._blank_method, version), partial(self._method, version)
-            learner = Learner(self.folder, version, self.extractor, *opening, seen, digest)
-            outcome = teach(dataset, learner, chosen, spread, progress)
-            if outcome.lesson is None:
-                return outcome.report
-            method = outcome.found.method
-            arrays = method.arrays()
-            after = next_version(outcome, arrays, method.numbers())
-            predictor = self._predictor(after, method, arrays)  # before anything counts
+            how = partial(self._blank_method, version), partial(self._method, version)
+            learner = Learner(self.folder, version, self.extractor, *how, seen, digest)
+            ended = teach(dataset, learner, chosen, spread, progress)
+            if ended.lesson is None:
+                return ended.report
+            after, arrays = next_version(ended)
+            predictor = self._predictor(after, ended.found.method, arrays)  # before it counts
             self.folder.publish(after)
             with self._reading:
                 self._now = after, predictor
-                self._current = self.folder.current()  # after it, as in refresh
-        return outcome.report
+                self._current = self.folder.current()  # after it, as `current` says
+        return ended.report
 
     @property
     def threshold(self) -> float:
@@ -305,11 +307,13 @@ class Classifier(Answering):
         """List every file and tensor of the model, and what it says about the images."""
         return make_ledger(self.folder)
 
-    def export(self, file: str | Path, int8: bool = False) -> Exported:
+    def export(self, file: str | Path, int8: bool = False) -> "Exported":
         """Write one .onnx file that predicts without dafuse, of float32 or int8 weights.
 
         It is compared with the model, and not written if it computes something else.
         """
+        from dafuse.product.export import export, require_exportable
+
         require_exportable(Path(file).expanduser())
         self._require_taught()
 
@@ -347,10 +351,11 @@ class Classifier(Answering):
         options = {name: value for name, value in options.items() if value is not None}
         if unknown := sorted(options.keys() - LessonOptions.__annotations__.keys()):
             raise TypeError(f"learn has no option {', '.join(unknown)}")
-        method = self._start.method
-        if options and not find_taught(method, self._start.settings).trains:
+        method, settings = self._start.method, self._start.settings
+        takes = find_taught(method, settings).takes(settings)
+        if unfit := [name for name in options if name not in takes]:
             raise DafuseError(
-                f"{', '.join(options)}: only for methods that train, and {method} does not"
+                f"{', '.join(unfit)}: only for methods that train, and {method} does not"
             )
         require_valid(LessonOptions, options)
         return options
@@ -364,7 +369,7 @@ class Classifier(Answering):
         method = self._blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
-                method.load(read_arrays(self.folder, version), version.numbers)
+                load_method(self.folder, version, method)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:

@@ -21,7 +21,8 @@ from dafuse.backbones.card import INPUT, require_fits, sealed_onnx
 from dafuse.backbones.extractor import FEATURES, made_up, session_of
 from dafuse.errors import DafuseError
 from dafuse.files import require_writable, write_atomically
-from dafuse.heads.familiarity import Familiarity
+from dafuse.heads.factored import FactoredHead, TokenFamiliarity
+from dafuse.heads.familiarity import BACKGROUND, Familiarity
 from dafuse.heads.head import Answers, Head
 from dafuse.product.predictor import OUTPUTS, Card, Predictor
 from dafuse.product.version import Version
@@ -97,7 +98,9 @@ def _append_head(network: "ModelProto", head: Head) -> None:
     """Add to the graph what `Head` does with features."""
     from onnx import TensorProto, helper, numpy_helper
 
-    graph = network.graph
+    graph, many = network.graph, head if isinstance(head, FactoredHead) else None
+    if many is not None:  # a graph solves no system: it gets a weight vector for each class
+        head = many.plain()
     constants: dict[str, np.ndarray] = {
         "head.weights": head.weights_FC,
         "head.bias": head.bias_C.astype(np.float32),
@@ -125,7 +128,10 @@ def _append_head(network: "ModelProto", head: Head) -> None:
         bent = add("Asinh", [add("Mul", [scores, "head.bend"], "head.stretched")], "head.bent")
     logits = add("Mul", [bent, "head.sharpness"], "logits")
     add("Softmax", [logits], "probabilities", axis=1)
-    if head.likeness is None:
+    if many is not None and many.token is not None:
+        constants |= _token_constants(many.token, many.near_CD)
+        _add_token_familiarity(add)
+    elif head.likeness is None:
         scaled = add("Mul", [scores, "head.energy"], "head.scaled")
         add("ReduceLogSumExp", [scaled, "head.last_axis"], "familiarity", keepdims=0)
     else:
@@ -176,16 +182,61 @@ def _add_familiarity(add: Callable[..., str], scores: str, mixes: bool) -> None:
     both = add("Mul", [scores, products], "head.both")
     background = add("ReduceSum", [both, "head.last_axis"], "head.background", keepdims=0)
     pulled = add("Mul", [background, "head.pull"], "head.pulled")
-    likeness = add("Sub", [nearest, pulled], "head.likeness")
+    add("Sub", [nearest, pulled], "head.likeness")
+    _add_token(add)
+    _add_distance(add)
+    _add_farness(add)
+
+
+def _token_constants(token: TokenFamiliarity, near_CD: np.ndarray) -> dict[str, np.ndarray]:
+    columns = token.columns
+    return {
+        "head.within": token.within_DD,
+        "head.near": np.ascontiguousarray(2 * near_CD.T),
+        "head.near_squares": (near_CD**2).sum(1),
+        "head.background_weight": np.array(BACKGROUND, np.float32),
+        "head.likeness_unit": np.array(token.unit, np.float32),
+        "head.first_column": np.array([columns.start], np.int64),
+        "head.end_column": np.array([columns.stop], np.int64),
+        "head.centre": token.centre_D,
+        "head.whitening": token.total_DD,
+        "head.far": np.array(token.far, np.float32),
+    }
+
+
+def _add_token_familiarity(add: Callable[..., str]) -> None:
+    """Add to the graph what `TokenFamiliarity` does."""
+    inside = add("MatMul", [_add_token(add), "head.within"], "head.inside")
+    along = add("MatMul", [inside, "head.near"], "head.along")
+    each = add("Sub", [along, "head.near_squares"], "head.each")
+    nearest = add("ReduceMax", [each, "head.last_axis"], "head.nearest", keepdims=0)
+    length = add("ReduceSumSquare", [inside, "head.last_axis"], "head.inside_length", keepdims=0)
+    beyond = add("Sub", [length, _add_distance(add)], "head.beyond")
+    pulled = add("Mul", [beyond, "head.background_weight"], "head.pulled")
+    likeness = add("Sub", [nearest, pulled], "head.raw_likeness")
+    add("Div", [likeness, "head.likeness_unit"], "head.likeness")
+    _add_farness(add)
+
+
+def _add_token(add: Callable[..., str]) -> str:
+    """Add the last CLS token, less its centre; return the name of that."""
     columns = [FEATURES, "head.first_column", "head.end_column", "head.last_axis"]
     token = add("Slice", columns, "head.token")
-    apart = add("Sub", [token, "head.centre"], "head.apart")
-    white = add("MatMul", [apart, "head.whitening"], "head.white")
-    distance = add("ReduceSumSquare", [white, "head.last_axis"], "head.distance", keepdims=0)
-    squares = add("ReduceSumSquare", [token, "head.last_axis"], "head.squares", keepdims=0)
+    return add("Sub", [token, "head.centre"], "head.apart")
+
+
+def _add_distance(add: Callable[..., str]) -> str:
+    """Add the squared distance of the token from the centre."""
+    white = add("MatMul", ["head.apart", "head.whitening"], "head.white")
+    return add("ReduceSumSquare", [white, "head.last_axis"], "head.distance", keepdims=0)
+
+
+def _add_farness(add: Callable[..., str]) -> None:
+    """Add the last step: the likeness less the distance over the token's squared length."""
+    squares = add("ReduceSumSquare", ["head.token", "head.last_axis"], "head.squares", keepdims=0)
     squares = add("Max", [squares, "head.least"], "head.squares_or_least")
-    ratio = add("Div", [distance, squares], "head.ratio")
-    add("Sub", [likeness, add("Mul", [ratio, "head.far"], "head.farness")], "familiarity")
+    ratio = add("Div", ["head.distance", squares], "head.ratio")
+    add("Sub", ["head.likeness", add("Mul", [ratio, "head.far"], "head.farness")], "familiarity")
 
 
 def _card(model: Predictor, version: Version, int8: bool) -> Card:

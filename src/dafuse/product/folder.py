@@ -8,13 +8,11 @@
     .lock                          held by a process that changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
-leaves the old model or the new one. Files that model.json does not lead to, through a version and
-its parents, are deleted. Versions kept for undo have no object that predicts, where the method can
-solve it again: it is the only one that is new in every version. No torch here.
+leaves the old model or the new one. Files that model.json does not lead to are deleted. Versions
+kept for undo have no object that predicts, where the method can solve it again. No torch here.
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -38,12 +36,12 @@ from dafuse.files import (
     write_atomically,
 )
 from dafuse.product.version import (
-    FORMAT,
+    OF_FEW,
     Version,
     VersionRef,
+    as_text,
     from_json,
     pointers_from_json,
-    to_json,
 )
 from dafuse.progress import Progress
 from dafuse.sealed import read_sealed, write_sealed
@@ -58,9 +56,12 @@ OWN = {".lock", "objects", "versions", UNFINISHED}  # there before the first ver
 
 class ModelFolder:
     def __init__(self, path: str | Path) -> None:
+        if path == "":  # else it would be the current folder
+            raise DafuseError("the path of the model is empty: name its folder")
         self.path = Path(path).expanduser()
         self.pointer_file = self.path / "model.json"
         self._is_held = False  # by `changing`
+        self._parsed: dict[VersionRef, Version] = {}  # their files are read and checked each time
 
     def exists(self) -> bool:
         """Tell whether there is a model, damaged or not."""
@@ -123,16 +124,20 @@ class ModelFolder:
             yield
 
     def read(self, make: Callable[[Version], Made]) -> Made:
-        """Return what `make` makes of the current version, also while a process changes the model.
+        """Return what `make` makes of the current version."""
+        return self.read_current(make)[1]
 
-        Files that are deleted meanwhile are no damage: then everything is read again.
+    def read_current(self, make: Callable[[Version], Made]) -> tuple[VersionRef, Made]:
+        """Do as `read`, and return which version it was, also while another changes the model.
+
+        Files that go meanwhile are no damage: then everything is read again.
         """
         self.require()
-        self._finish_deleting()
         for _ in range(ATTEMPTS):
-            current = self.current()
+            current, oldest = self._pointers()
+            self._finish_deleting(oldest)
             try:
-                return make(self.version(current))
+                return current, make(self.version(current))
             except FileNotFoundError:  # it was in the folder, and gone when it was looked at
                 continue
             except DafuseError:
@@ -149,8 +154,9 @@ class ModelFolder:
         return self._pointers()[1]
 
     def _pointers(self) -> tuple[VersionRef, int]:
-        content = read_sealed(self.pointer_file, "restore it from a copy of the model", self.path)
-        return pointers_from_json(content, self.pointer_file)
+        file = self.pointer_file
+        content = read_sealed(file, "restore it from a copy of the model", self.path)
+        return pointers_from_json(content, file)
 
     def current_if_any(self) -> VersionRef | None:
         """Return which version is the current one; None if none can be read."""
@@ -160,16 +166,14 @@ class ModelFolder:
             return None
 
     def require_still(self, version: Version) -> None:
-        """Raise if another version is current by now: what looked like damage was deleted.
-
-        `read` then begins again.
-        """
+        """Raise if this version was replaced, and its files may be gone: `read` begins again."""
         if self.version(self.current()) != version:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
     def version(self, wanted: VersionRef) -> Version:
         data = self._checked(self.version_file(wanted.number), wanted.sha256)
-        return self._numbered(data, wanted.number)
+        found = self._parsed.get(wanted) or self._numbered(data, wanted.number)
+        return self._parsed.setdefault(wanted, found)
 
     def _numbered(self, data: bytes, number: int) -> Version:
         """Read a version; refuse another number, by which the current file would be deleted."""
@@ -190,10 +194,7 @@ class ModelFolder:
         return versions
 
     def readable_history(self, last: Version) -> tuple[list[Version], DafuseError | None]:
-        """Return the versions up to `last`, oldest first, as far back as their files are whole.
-
-        The damage that ended the walk, if any did, is returned beside them.
-        """
+        """Return the versions up to `last`, oldest first, and the damage that ended the walk."""
         versions, oldest = [last], self.oldest()
         while (parent := versions[0].parent) is not None and parent.number >= oldest:
             try:
@@ -209,6 +210,7 @@ class ModelFolder:
         """
         whole = set() if whole is None else whole
         needed = version.objects if self.predicts(version) else version.lasting
+        needed = needed if self.has_totals(version) else needed - {version.derived}
         for digest in sorted(needed - whole):
             self._checked(self.object_file(digest), digest)
             whole.add(digest)
@@ -218,6 +220,10 @@ class ModelFolder:
         return version.predict not in version.objects - version.lasting or (
             self.object_file(version.predict).exists()
         )
+
+    def has_totals(self, version: Version) -> bool:
+        """Tell whether the totals over all records are there; else they are made again."""
+        return bool(version.derived) and self.object_file(version.derived).exists()
 
     def arrays(self, digest: str) -> Arrays:
         """Read the tensors of an object; refuse a damaged one by its name."""
@@ -258,11 +264,7 @@ class ModelFolder:
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
-        """Write the object that predicts, solved again, if its bits are the same as before.
-
-        It is left out where the version is no longer current, another process changes the model,
-        or nothing can be written.
-        """
+        """Write what predicts, solved again to the same bits, if current and writable."""
         with suppress(DafuseError, OSError), self._locked(_busy):
             same = hashlib.sha256(as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
@@ -275,7 +277,7 @@ class ModelFolder:
         """
         file = self.version_file(version.number)
         make_folder(file.parent, self.path)
-        text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
+        text = as_text(version)
         write_atomically(file, text, self.path)
         current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
         try:
@@ -293,7 +295,7 @@ class ModelFolder:
         """
         if self._has_pointer():
             oldest = min(current.number, max(oldest, self.oldest()))
-        pointer = {"format": FORMAT, "version": current.number, "sha256": current.sha256}
+        pointer = {"format": OF_FEW, "version": current.number, "sha256": current.sha256}
         write_sealed(self.pointer_file, {**pointer, "oldest": oldest}, self.path)
         with suppress(OSError):  # what cannot be deleted now is deleted with the next change
             self.remove_unreachable()
@@ -330,22 +332,20 @@ class ModelFolder:
             history = self.history()
         except DafuseError:  # an old version is damaged: what it needs is not known, so all stays
             return []
-        versions = {self.version_file(version.number) for version in history}
         needed = history[-1].objects.union(*(version.lasting for version in history))
-        objects = {self.object_file(digest) for digest in needed}
+        kept = {self.version_file(version.number) for version in history}
+        kept |= {self.object_file(digest) for digest in needed}
         # versions go last: while an old one is there, `_finish_deleting` sees that not all is done
         files = [*self.path.glob("objects/*.safetensors"), *self.path.glob("versions/*.json")]
-        others = (file for file in files if file not in versions | objects)
-        return [file for file in others if file.is_symlink() or not file.is_dir()]
+        return [one for one in files if one not in kept and (one.is_symlink() or not one.is_dir())]
 
-    def _finish_deleting(self) -> None:
-        """Delete the versions that a step was to delete when it was killed.
+    def _finish_deleting(self, oldest: int) -> None:
+        """Delete versions that a step was to delete when it was killed, as `forget` promised.
 
-        `forget` for good promises that they are gone, so reading a model deletes them, too; it
-        looks at names alone. They stay where nothing can be deleted, or another process does it.
+        It looks at names alone. They stay where they cannot be deleted or another process does it.
         """
         with suppress(DafuseError, OSError):
-            if not self._is_held and min(self.numbers(), default=1) < self.oldest():
+            if not self._is_held and min(self.numbers(), default=1) < oldest:
                 with self._locked(_busy):
                     self.remove_unreachable()
 

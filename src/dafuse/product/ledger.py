@@ -15,7 +15,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.folder import UNFINISHED, ModelFolder
 from dafuse.product.seen import HASH_BYTES, WORDS
 from dafuse.product.version import ClassRecord, Version
-from dafuse.taught.contract import CLASS, PREDICT, SHARED
+from dafuse.taught.contract import CLASS, DERIVED, PREDICT, SHARED
 from dafuse.taught.table import entry_of
 from dafuse.wording import counted
 
@@ -191,6 +191,7 @@ def _roles(
         for digest, what, prefix in (
             (version.shared, "what all classes share", SHARED),
             (version.predict, "what predicts", PREDICT),
+            (version.derived, "totals over the records of all classes", DERIVED),
         ):
             if digest:
                 role = _Role(what + kept, words, prefix)

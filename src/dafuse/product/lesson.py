@@ -18,7 +18,7 @@ from dafuse.data.own_data import none_readable
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.gathered import Gathered
-from dafuse.product.objects import put_arrays, read_beside_records
+from dafuse.product.objects import put_arrays, read_shared
 from dafuse.product.reading import Reader, ReadShard, Shard, reader_of
 from dafuse.product.seen import MetSoFar, Seen, with_lesson
 from dafuse.product.shards import FEW_NEW, Planned, ReadShards, plan
@@ -46,7 +46,7 @@ class Learner:
 
     def reader(self, planned: Planned) -> Reader:
         """Return what reads the lesson in this process."""
-        shared = read_beside_records(self.folder, self.version)
+        shared = read_shared(self.folder, self.version)
         return reader_of(self.version, self.extractor, self.blank, shared, planned.names, self.seen)
 
 
@@ -155,12 +155,12 @@ def _new_ones_alone(
     return found
 
 
-def next_version(outcome: Ended, arrays: Arrays, numbers: dict[str, float]) -> Version:
-    """Return the version that the lesson made.
+def next_version(ended: Ended) -> tuple[Version, Arrays]:
+    """Return the version that the lesson made, and the arrays of its method.
 
     Its objects are written: what the method has learned, and the hashes of the images.
     """
-    report, learner, found, lesson = outcome
+    report, learner, found, lesson = ended
     assert lesson is not None
     folder, version, seen = learner.folder, learner.version, learner.seen
     when = now()
@@ -176,17 +176,19 @@ def next_version(outcome: Ended, arrays: Arrays, numbers: dict[str, float]) -> V
         )
         for one, images, pixels in zip(classes, found.images_C, found.pixels_C, strict=True)
     ]
+    arrays = found.method.arrays()
     changes = put_arrays(folder, arrays, classes)
     if seen is not None:
         id_of = np.zeros(len(found.planned.names), np.int64)  # of each label
         id_of[found.numbers] = [one.id for one in classes]
         hashes = with_lesson(folder, version, seen, found.met.all(id_of))
         changes |= {"key": seen.key, "seen": hashes}
-    return version.next(
+    after = version.next(
         {"did": "learn", "when": when, **report.record(), **lesson.options},
         learner.digest,
         next_id=version.next_id + len(lesson.names) - lesson.known,
         flip=lesson.options.get("flip", version.flip),
-        numbers=numbers,
+        numbers=found.method.numbers(),
         **changes,
     )
+    return after, arrays

@@ -3,14 +3,25 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.version import ClassRecord, Version
-from dafuse.taught.contract import CLASS, PREDICT, SHARED, Arrays, named, under
+from dafuse.taught.contract import (
+    CLASS,
+    DERIVED,
+    PREDICT,
+    SHARED,
+    WHICH,
+    Arrays,
+    ReadsRecords,
+    Teachable,
+    named,
+    under,
+)
 
 ROWS = "classifier/rows"  # the class weights in models of format 1
 
@@ -20,13 +31,15 @@ def put_arrays(
 ) -> dict[str, Any]:
     """Write the arrays of a method that knows these classes; return what of a version changes."""
     shared, records = under(SHARED, arrays), under(CLASS, arrays)
+    derived, later = under(DERIVED, arrays), list(classes)
+    for row, i in enumerate(arrays.get(WHICH, np.arange(len(classes))).tolist()):
+        parts = {name: array[row] for name, array in records.items() if CLASS + name != WHICH}
+        later[i] = replace(later[i], record=folder.put(parts))
     return {
         "shared": folder.put(shared) if shared else "",
         "predict": folder.put(under(PREDICT, arrays)),
-        "classes": [
-            replace(one, record=folder.put({name: array[i] for name, array in records.items()}))
-            for i, one in enumerate(classes)
-        ],
+        "classes": later,
+        "derived": folder.put(derived) if derived else "",
     }
 
 
@@ -42,6 +55,19 @@ def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
     return {**named(SHARED, shared), **named(PREDICT, predict)}
 
 
+def load_method(folder: ModelFolder, version: Version, method: Teachable) -> None:
+    """Give a method all that this version has learned."""
+    if version.derived:
+        reads = cast(ReadsRecords, method)
+        reads.read_records(lambda number: folder.arrays(version.classes[number].record))
+        arrays = read_beside_records(folder, version)
+        if folder.has_totals(version):
+            arrays |= named(DERIVED, folder.arrays(version.derived))
+    else:
+        arrays = read_arrays(folder, version)
+    method.load(arrays, version.numbers)
+
+
 def read_arrays(folder: ModelFolder, version: Version) -> Arrays:
     """Read all arrays of a method; without ``predict/`` where that has to be solved again."""
     records = [folder.arrays(one.record) for one in version.classes]
@@ -55,6 +81,11 @@ def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
         return {}
     if folder.predicts(version):
         return read_predicting(folder, version)
+    return read_shared(folder, version)
+
+
+def read_shared(folder: ModelFolder, version: Version) -> Arrays:
+    """Read what all classes share, which is all that an encoder needs."""
     return named(SHARED, folder.arrays(version.shared) if version.shared else {})
 
 

@@ -25,7 +25,7 @@ from dafuse.data.remote import ConnectionLost
 from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 from dafuse.product.lesson import Learner, Spread, in_turn
-from dafuse.product.objects import read_beside_records
+from dafuse.product.objects import read_shared
 from dafuse.product.reading import Reader, ReadShard, Shard, reader_of
 from dafuse.product.seen import Hashes, MetSoFar, Seen
 from dafuse.product.shards import Planned, ReadShards
@@ -108,7 +108,7 @@ def _errand(learner: Learner, planned: Planned) -> Errand:
         replace(version, history=[], seen=[], numbers={}),
         planned.names,
         learner.seen,
-        read_beside_records(learner.folder, version),
+        read_shared(learner.folder, version),
         network,
         "cuda" if learner.extractor.device == "cuda" else "cpu",
     )

@@ -17,7 +17,7 @@ from dafuse.wording import counted
 
 FEW = 10  # images: a class of fewer is unsure
 SHOWN = 8  # names in a line, and warnings
-IN_HISTORY = 12  # classes of a lesson that the history shows
+IN_HISTORY = 12  # classes of a step that the history shows
 ALIKE = 0.1  # share of a class that is taken for another, to be worth a warning
 LEAST_TESTED = 5  # images of a class, for their mistakes to say something
 
@@ -213,9 +213,7 @@ class Summary:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Every step, the oldest first; also those that undo cannot reach any more."""
-        found = {step["version"]: step for one in self.history for step in one.history}
-        return [found[number] for number in sorted(found)]
+        return steps_of(self.history)
 
     def _history_lines(self) -> list[str]:
         said = {step["version"]: described(step) for step in self.steps}
@@ -223,6 +221,12 @@ class Summary:
             did = f"{said[number]}; " if number in said else ""
             said[number] = f"{did}damaged: {why}"
         return [f"  {number:3}  {what}" for number, what in sorted(said.items())]
+
+
+def steps_of(history: list[Version]) -> list[dict[str, Any]]:
+    """Return every step, the oldest first; also those that undo cannot reach any more."""
+    found = {step["version"]: step for one in history for step in one.history}
+    return [found[number] for number in sorted(found)]
 
 
 def summarise(folder: ModelFolder) -> Summary:
@@ -278,7 +282,11 @@ def _learn(step: dict[str, Any]) -> str:
 
 
 def _forget(step: dict[str, Any]) -> str:
-    return f"forgot {', '.join(step['classes'])}" + (" for good" if step["for_good"] else "")
+    names = list(step["classes"])
+    if len(names) > IN_HISTORY:
+        others = counted(len(names) - IN_HISTORY, "other class", "other classes")
+        names = [*names[:IN_HISTORY], f"and {others}"]
+    return f"forgot {', '.join(names)}" + (" for good" if step["for_good"] else "")
 
 
 def _rename(step: dict[str, Any]) -> str:

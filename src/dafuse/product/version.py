@@ -5,6 +5,7 @@ hand, to harm who opens it: so every record has the types below, every number is
 counted with, and class names are held to the rule by which they were taught.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -36,7 +37,8 @@ from dafuse.shapes import (
 )
 from dafuse.taught.table import entry_of
 
-FORMAT = 4  # 3: flip only in the history; 2: without interpolation, crop, file of the backbone
+FORMAT = 5  # the newest that is read: with totals over the records of many classes
+OF_FEW = 4  # without; 3: flip only in the history; 2: without interpolation, crop, file
 DEEPEST_VERSION = 8  # lists and objects within each other
 
 
@@ -114,6 +116,8 @@ class Version:
     seen: list[str]  # SHA-256 of each object with hashes of images taught
     numbers: dict[str, float]  # of the method: temperature, threshold and the like
     history: list[dict[str, Any]]  # every step so far, this version's own last
+    # SHA-256 of the object with totals over all records, where the method keeps them; "" if not
+    derived: str = ""
 
     @property
     def step(self) -> dict[str, Any]:
@@ -128,13 +132,17 @@ class Version:
     def objects(self) -> set[str]:
         """Every object that this version needs."""
         records = {one.record for one in self.classes}
-        return {self.shared, self.predict, *self.seen, *records} - {""}
+        return {self.shared, self.predict, self.derived, *self.seen, *records} - {""}
 
     @property
     def lasting(self) -> set[str]:
-        """The objects it needs while another version is current: some methods solve `predict`."""
-        solved = entry_of(self.method, self.settings).solves_again
-        return self.objects - ({self.predict} if solved else set())
+        """The objects it needs while another version is current.
+
+        Totals are made again from the records, and some methods solve `predict`; of so many classes
+        that there are totals, that takes minutes, so it stays.
+        """
+        solved = entry_of(self.method, self.settings).solves_again and not self.derived
+        return self.objects - {self.derived, *([self.predict] if solved else [])}
 
     def seen_by(self, extractor: Extractor) -> "Version":
         """Return this version with the present place of its network's file."""
@@ -220,7 +228,8 @@ VERSION = Keys(
         **{"key": KEY, "next_id": COUNT, "classes": [CLASS]},
         **{"shared": OBJECT, "predict": DIGEST, "seen": [OBJECT], "numbers": Each(FINITE)},
         "history": [Keys({"did": WORD, "when": WORD, "version": FROM_1})],
-    }
+    },
+    {"derived": DIGEST},
 )
 LEARNED = Keys({"name": WORD, "new": FLAG, "images": COUNT})
 STEPS: Mapping[str, Keys] = {  # what is read of each step, beside what it did and when
@@ -236,7 +245,21 @@ POINTER = Keys({"version": FROM_1, "sha256": DIGEST}, {"oldest": FROM_1})
 
 
 def to_json(version: Version) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(version)}
+    content = {"format": FORMAT, **vars(version), "backbone": asdict(version.backbone)}
+    content["parent"] = None if version.parent is None else asdict(version.parent)
+    content["classes"] = [vars(record) for record in version.classes]  # as dicts, not copied
+    if not version.derived:
+        content["format"] = OF_FEW
+        del content["derived"]
+    return content
+
+
+def as_text(version: Version) -> str:
+    """Return what its file says; of many classes on one line, which is written faster."""
+    return (
+        json.dumps(to_json(version), indent=None if version.derived else 1, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def from_json(content: Any, file: object) -> Version:

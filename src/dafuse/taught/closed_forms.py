@@ -6,7 +6,7 @@ out of the training. These images are in the sums like all others, and are left 
 to test the classes and to set the temperature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,10 +37,12 @@ from dafuse.taught.contract import (
     Arrays,
     Encode,
     Lesson,
+    LessonOptions,
     Numbers,
     Tested,
     under,
 )
+from dafuse.taught.several_devices import share_lesson
 from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
@@ -91,12 +93,19 @@ class TaughtSums:
     def needs(cls, settings: dict[str, Any]) -> Need:
         return cls.made_of.needs_of(settings)
 
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        if settings.get("tune", cls.tunes) != "none":
+            return LessonOptions.__annotations__
+        return ["flip"] if cls.leaves_out else ["flip", "holdout"]
+
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; options of one that trains are holdout, flip, epochs, lr."""
         options = {name: value for name, value in lesson.options.items() if value is not None}
         flip, new = options.pop("flip", True), len(lesson.names) - lesson.known
         tunes = self._tunes(lesson, options)
         holdout = options.pop("holdout", HELD_OUT)
+        share_lesson(self, lesson)
         loader, images = load_images(lesson, self.extractor, flip)
         images = of_classes(images, 0, len(lesson.names))
         is_held_out = np.zeros(len(images), dtype=bool)

@@ -7,11 +7,14 @@ another of its kind, and gives its state as arrays, whose names say what they be
     shared/...    belongs to all classes
     predict/...   the classifier over features. It is computed from the others, and some methods
                   compute it again if `load` does not get it (`table.TaughtEntry.solves_again`)
+    derived/...   totals over the records of many classes, by which a lesson goes on without reading
+                  all of them (`ReadsRecords`). They can be made again from the records
 
-and a few numbers. Storage, undo, forgetting and the ledger need nothing else.
+and a few numbers. Where ``class/which`` names classes, the records are of these alone, and those of
+all others stay as they are stored. Storage, undo, forgetting and the ledger need nothing else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
@@ -21,6 +24,7 @@ from dafuse.backbones.backbone import Backbone, Need
 from dafuse.data.dataset import Item
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
+from dafuse.heads.factored import head_from
 from dafuse.heads.head import Head
 from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
 from dafuse.progress import Progress
@@ -31,7 +35,8 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray]
 Numbers = dict[str, float]
 Encode = Callable[[np.ndarray], np.ndarray]  # squares [B, 3, S, S], 0 to 255 -> features [B, F]
-CLASS, SHARED, PREDICT = "class/", "shared/", "predict/"
+CLASS, SHARED, PREDICT, DERIVED = "class/", "shared/", "predict/", "derived/"
+WHICH = CLASS + "which"
 
 
 class LessonOptions(TypedDict, total=False):
@@ -83,6 +88,10 @@ class Teachable(Protocol):
     def needs(cls, settings: dict[str, Any]) -> Need:
         """Return what the method needs of a network with these settings."""
 
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        """Return the names of the `LessonOptions` that some lesson can take."""
+
     def learn(self, lesson: Lesson) -> Tested:
         """Learn new classes, and more images of known ones."""
 
@@ -128,9 +137,16 @@ class InShards(Teachable, Protocol):
         """
 
 
+class ReadsRecords(Protocol):
+    """A method that reads the records of many classes one by one, when it needs them."""
+
+    def read_records(self, record_of: Callable[[int], Arrays]) -> None:
+        """Take the function that reads the record of a class; `load` then gets none."""
+
+
 def head_of(arrays: Arrays, numbers: Numbers) -> Head:
     """Return the classifier over features, from the arrays under ``predict/``."""
-    return Head.from_arrays(under(PREDICT, arrays), numbers)
+    return head_from(under(PREDICT, arrays), numbers)
 
 
 def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:

@@ -5,7 +5,7 @@ they also set the temperature. All classes share one adapter, so a dropped class
 there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,12 +35,14 @@ from dafuse.taught.contract import (
     Arrays,
     Encode,
     Lesson,
+    LessonOptions,
     Numbers,
     Tested,
     named,
     under,
 )
 from dafuse.taught.daf_calibration import LEAST, Calibration, find_threshold, with_held_out
+from dafuse.taught.several_devices import share_lesson
 from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
@@ -148,10 +150,15 @@ class TaughtDAF:
     def needs(cls, settings: dict[str, Any]) -> Need:
         return "adapters"
 
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        return LessonOptions.__annotations__
+
     def learn(self, lesson: Lesson) -> Tested:
         """Learn a lesson; its options are holdout, flip, epochs, lr."""
         options = {name: value for name, value in lesson.options.items() if value is not None}
         holdout, flip = options.pop("holdout", HELD_OUT), options.pop("flip", True)
+        share_lesson(self, lesson)
         loader, images = load_images(lesson, self.extractor, flip)
         split = self._split(lesson, images, holdout)
         trainer = Trainer(

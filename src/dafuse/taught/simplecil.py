@@ -1,6 +1,6 @@
 """SimpleCIL as people teach it: the mean feature of each class is its prototype, by numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -49,6 +49,10 @@ class TaughtSimpleCIL:
     @classmethod
     def needs(cls, settings: dict[str, Any]) -> Need:
         return "features"
+
+    @classmethod
+    def takes(cls, settings: dict[str, Any]) -> Collection[str]:
+        return ()
 
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None

@@ -36,6 +36,7 @@ LIFT = Words(
         "shared/evidence": "how many leave-one-out answers were right at each penalty",
         "predict/": "the weights of the classes, and how familiar images are: it follows from all "
         "records",
+        "derived/": "sums over the records of all classes, which follow from them",
     },
     "three settings that all classes share, which its images helped to find: the temperature of "
     "the probabilities, the threshold of unknown, the count of what each penalty was worth",

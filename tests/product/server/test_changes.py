@@ -79,6 +79,7 @@ def test_forget_then_undo_brings_it_back(served: httpx.Client) -> None:
         "versions": [],
         "remains": TaughtLift.remains,
         "classes": ["class 0", "class 2"],
+        "total": 2,
     }
     asked = served.post("/predict?top=9", files=files(grey(1))).json()
     assert {one["name"] for one in asked["predictions"][0]["top"]} == {"class 0", "class 2"}
@@ -202,7 +203,7 @@ def test_history_of_nothing_and_of_an_exported_file(
     tmp_path: Path, small_network: None, classifier: Classifier
 ) -> None:
     with teachable(create(tmp_path / "new")) as empty:
-        assert empty.get("/history").json() == {"steps": [], "undoable": False}
+        assert empty.get("/history").json() == {"steps": [], "total": 0, "undoable": False}
         assert empty.get("/classes").json()["records"] == []
         refused = empty.get("/export", headers=BEARER)
         assert refused.status_code == 409

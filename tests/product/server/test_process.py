@@ -5,8 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -15,9 +14,10 @@ import pytest
 
 from dafuse.cli import main
 from dafuse.commands.serve import listen
-from helpers.processes import HEAVY, clean_environment, dafuse_without
+from helpers.processes import clean_environment
 from helpers.product_models import create, pictures
 from helpers.served_apps import BEARER, TOKEN, files, learned, lesson, png, wait_for
+from helpers.served_processes import address, process, stopped
 
 
 @pytest.fixture(scope="module")
@@ -26,56 +26,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("served") / "model"
     create(path).learn(*pictures({0: 3, 1: 3}))
     return path
-
-
-# all that dafuse[serve] does not bring
-BEYOND_SERVE = sorted(set(HEAVY) - {"onnx", "rich"})
-
-
-@contextmanager
-def process(
-    *arguments: str | Path, bare: bool = False, files_allowed: int = 0, **environment: str
-) -> Iterator[subprocess.Popen[str]]:
-    """``bare``: where torch, among others, cannot be imported; a limit of open files, if any."""
-    dafuse = dafuse_without(*BEYOND_SERVE) if bare else [sys.executable, "-m", "dafuse"]
-    limited = ["sh", "-c", f'ulimit -n {files_allowed}; exec "$@"', "sh"] if files_allowed else []
-    run = subprocess.Popen(
-        [*limited, *dafuse, "serve", "--port", "0", "--device", "cpu", *map(str, arguments)],
-        env=clean_environment(**environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield run
-    finally:
-        run.kill()
-        run.communicate()
-
-
-def address(run: subprocess.Popen[str]) -> str:
-    assert run.stdout is not None
-    line = run.stdout.readline()
-    found = re.search(r"at (http://\S+);", line)
-    assert found, line
-    wait_for(lambda: _answers(found[1]))
-    return found[1]
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def stopped(run: subprocess.Popen[str], by: signal.Signals = signal.SIGINT) -> str:
-    """Stop it and return what it said last; it must end within the time it is given."""
-    run.send_signal(by)
-    out, err = run.communicate(timeout=20)
-    assert err == ""
-    assert run.returncode == 0
-    return out
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
@@ -242,6 +192,9 @@ def test_small_answers_are_not_held_back() -> None:
         (["{model}", "--max-files", "0"], "files must be a number above 0"),
         (["{model}", "--max-body-mb", "nan"], "--max-body-mb must be a number above 0"),
         (["{model}", "--queue", "3"], "has no place for the 64 files"),
+        (["{model}", "--workers", "0"], "--workers must be at least 1"),
+        (["{model}", "--workers", "9000"], "too many"),
+        (["{model}", "--workers", "2", "--allow-learn"], "is taught in one process"),
         (["{model}", "--port", "99999"], "cannot listen"),
         (["{model}", "--host", "127.0.0.1", "--port", "{taken}"], "choose another with --port"),
     ],

@@ -461,7 +461,7 @@ def test_predicting_goes_on_while_it_learns_and_one_lesson_at_a_time(
 
 def test_a_lesson_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = taught(tmp_path / "model", {0: 5, 1: 5})
-    monkeypatch.setattr("dafuse.product.classifier.teach", lambda *_: 1 / 0)
+    monkeypatch.setattr("dafuse.product.lesson.teach", lambda *_: 1 / 0)
     with teachable(classifier) as served:
         job = learned(served, lesson({2: 5, 3: 5}))
         assert job["state"] == "failed"

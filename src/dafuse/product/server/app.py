@@ -7,7 +7,7 @@ Nothing here imports torch: what predicts is given, and may be anything that ans
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 from fastapi import Depends, FastAPI, Request
@@ -21,6 +21,7 @@ from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.description import docs_page
+from dafuse.product.server.followed import FollowedFile
 from dafuse.product.server.lessons import Lessons, without_path
 from dafuse.product.server.metrics import Metrics
 from dafuse.product.server.routes import Service, bearing, for_all, router
@@ -72,8 +73,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with batcher.running():
-            yield
+        watching = served.watching() if isinstance(served, FollowedFile) else nullcontext()
+        async with batcher.running(), metrics.shared():
+            with watching:
+                yield
         if lessons is not None:
             lessons.stop()
 

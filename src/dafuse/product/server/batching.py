@@ -41,16 +41,32 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 
+class ServedVersion(Protocol):
+    """One version of a model."""
+
+    def answers(self, images: Sequence[Any], top: int) -> "Iterator[Answer]": ...
+
+
 class Served(Protocol):
     """A model that is served: a `Classifier`, or another with the same answers."""
 
     @property
     def classes(self) -> list[str]: ...
 
-    def answers(self, images: Sequence[Any], top: int) -> "Iterator[Answer]": ...
+    @property
+    def model(self) -> ServedVersion:
+        """The version that answers now. It never changes."""
 
     def follow(self) -> None:
         """Read the model again if another process has changed it."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request for answers. All of them come from the version that gave the first one."""
+
+    top: int
+    model: ServedVersion | None = None
 
 
 class Batcher:
@@ -58,7 +74,7 @@ class Batcher:
 
     def __init__(self, served: Served, most_waiting: int, metrics: Metrics) -> None:
         self._served, self._most, self._metrics = served, most_waiting, metrics
-        self._predicting: Turns[tuple[Upload, int], Answer] = Turns(self._answers, IMAGES, PIXELS)
+        self._predicting: Turns[tuple[Upload, Asked], Answer] = Turns(self._answers, IMAGES, PIXELS)
         self._decoding: Turns[Upload, Decoded] = Turns(_decoded)
         metrics.gauge("queued_pictures", lambda: len(self._predicting))
         metrics.gauge("undecoded_pictures", lambda: len(self._decoding))
@@ -70,7 +86,8 @@ class Batcher:
         """Return an answer for each image; raise what the model raised for one of them."""
         if not self.has_place_for(len(images)):
             raise overloaded()
-        return await self._predicting.done([((one, top), _cost(one)) for one in images])
+        asked = Asked(top)
+        return await self._predicting.done([((one, asked), _cost(one)) for one in images])
 
     async def decode(self, images: Sequence[Upload]) -> "list[Decoded]":
         """Return the pixels of each image, of large ones reduced, or why there are none."""
@@ -82,13 +99,21 @@ class Batcher:
         async with self._decoding.running("decode"), self._predicting.running("predict"):
             yield
 
-    def _answers(self, batch: list[tuple[Upload, int]]) -> "list[Answer]":
+    def _answers(self, batch: list[tuple[Upload, Asked]]) -> "list[Answer]":
         self._served.follow()
-        data, top = [image.data for image, _ in batch], max(top for _, top in batch)
-        found = list(self._served.answers(data, top))
-        self._metrics.count("batches_total")
+        now = self._served.model
+        for _, asked in batch:
+            asked.model = asked.model or now
+        found: dict[int, Answer] = {}
+        # nearly always one: the model, unless it was changed after a request's first images
+        for model in {id(asked.model): asked.model for _, asked in batch}.values():
+            rows = [row for row, (_, asked) in enumerate(batch) if asked.model is model]
+            data, top = [batch[row][0].data for row in rows], max(batch[row][1].top for row in rows)
+            assert model is not None
+            found.update(zip(rows, model.answers(data, top), strict=True))
+            self._metrics.count("batches_total")
         self._metrics.count("predicted_pictures_total", len(batch))
-        return found
+        return [found[row] for row in range(len(batch))]
 
 
 def _cost(image: Upload) -> int:

@@ -10,9 +10,12 @@ How slowly a form may come is up to `uploads`.
 import asyncio
 import errno
 import logging
+import signal
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
+from multiprocessing import parent_process
 from socket import socket
 from typing import Any, cast
 
@@ -27,6 +30,8 @@ QUIET = 15.0  # seconds that a connection may be open without a whole request
 STALLED = 60.0  # seconds in which a client must take some of its answer
 MOST = 1000  # connections, where the system allows so many
 BURST = 16  # connections that asyncio accepts at once, before it looks at what they are
+STEP_BACK = 0.0005  # seconds for each connection that a worker has, before it takes another
+STEPS = 4  # connections that count for that
 OWN = 64  # files that the server may need for itself
 QUEUE = 512  # connections that the system keeps until they are accepted
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # as asyncio knows them
@@ -51,32 +56,39 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, most: int | None = None) -> None:
         self.open = Connections(most_connections() if most is None else most)
-        config = uvicorn.Config(
-            cast(Any, app),  # uvicorn has types of its own for the same thing
-            http=cast(Any, partial(Connection, self.open)),
-            ws="none",
-            backlog=BURST,
-            log_level="error",  # what is wrong with a request is said to whoever sent it
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=LINGER,
-            callback_notify=self.open.look,
-            timeout_notify=0,  # as often as uvicorn looks, which is once a second
-        )
-        super().__init__(config)
+        super().__init__(rules(app, self.open))
 
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(self.open.in_trouble)
-        await super().startup(sockets)
-        for listening in sockets or []:
-            listening.listen(QUEUE)  # asyncio makes it as short as a burst
+    def run(self, sockets: list[socket] | None = None) -> None:
+        self.open.listening = sockets or []
+        super().run(sockets)
+
+
+def rules(app: Any, open_ones: "Connections", burst: int = BURST, **more: Any) -> uvicorn.Config:
+    """Return the settings of a server, which processes may be given: all of it can be pickled.
+
+    ``burst``: how many connections are accepted at once.
+    """
+    return uvicorn.Config(
+        app,
+        http=cast(Any, partial(Connection, open_ones)),
+        ws="none",
+        backlog=burst,
+        log_level="error",  # what is wrong with a request is said to whoever sent it
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=LINGER,
+        callback_notify=open_ones.look,
+        timeout_notify=0,  # as often as uvicorn looks, which is once a second
+        **more,
+    )
 
 
 class Connections:
     """All connections that are open; where there are too many, the quietest one is closed."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int, listening: Sequence[socket] = ()) -> None:
+        self.most, self.listening = most, listening
+        self._begun = False
         self._heard: OrderedDict[Connection, None] = OrderedDict()  # the quietest first
         self._said = -EVERY
 
@@ -89,6 +101,15 @@ class Connections:
         self._heard.move_to_end(connection)
         if len(self._heard) > self.most:
             self._close_quietest()
+
+    def let_others_accept(self) -> None:
+        """Leave the next connection to a worker that has fewer, for as long as it takes to wake.
+
+        All workers wait at one socket. Whoever wakes first would take all that come at once, and
+        clients that keep their connections would be served by it alone.
+        """
+        if parent_process() is not None:
+            time.sleep(STEP_BACK * min(len(self), STEPS))
 
     def lost(self, connection: "Connection") -> None:
         self._heard.pop(connection, None)
@@ -105,9 +126,21 @@ class Connections:
 
     async def look(self) -> None:
         """Close the connections that have made the server wait too long."""
+        if not self._begun:
+            self._begin()
+        parent = parent_process()
+        if parent is not None and not parent.is_alive():  # nobody would ever end this worker
+            signal.raise_signal(signal.SIGTERM)
         for connection in list(self._heard):
             if connection.is_overdue():
                 connection.transport.abort()
+
+    def _begin(self) -> None:
+        """Do what can only be done once uvicorn listens: at its first look, right after that."""
+        self._begun = True
+        asyncio.get_running_loop().set_exception_handler(self.in_trouble)
+        for listening in self.listening:
+            listening.listen(QUEUE)  # asyncio makes it as short as a burst
 
     def in_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Say once in a while that connections cannot be accepted; the rest is asyncio's."""
@@ -134,6 +167,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
+        self._open.let_others_accept()
         self._open.heard(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

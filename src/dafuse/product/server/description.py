@@ -7,9 +7,10 @@ from pydantic import BaseModel, Field
 
 from dafuse.product.predictor import Prediction
 from dafuse.product.server.lessons import Job
-from dafuse.product.summary import WORDS
-from dafuse.product.version import ClassRecord
+from dafuse.product.summary import WORDS, steps_of
+from dafuse.product.version import ClassRecord, Version
 
+MOST = 1000  # classes or steps in an answer
 FILE = "application/octet-stream"
 SHOWN = ("summary", "description")  # of each address, on the page
 SENDS_FILES = {
@@ -109,11 +110,13 @@ class Step(BaseModel):
 class Classes(BaseModel):
     model: str = Field(description="the model's name: that of its folder or file")
     classes: list[str] = Field(
-        description="the classes that the model knows, in the order they were learned"
+        description="the classes that were asked for, in the order they were learned"
     )
     records: list[Record] | None = Field(
         description="more about each class, in the same order; null: an exported file does not say"
     )
+    total: int = Field(description="how many classes the model knows")
+    found: int = Field(description="how many of them have the query in their name")
     teaching: bool = Field(description="whether this server can be taught")
     staged: dict[str, int] = Field(description="images that wait to be learned, by class")
     version: str | None = Field(
@@ -186,29 +189,45 @@ class LessonState(BaseModel):
         )
 
 
-class Undone(BaseModel):
+class Changed(BaseModel):
+    classes: list[str] = Field(
+        description=f"the classes that the model knows now, the first {MOST:,} of them"
+    )
+    total: int = Field(description="how many these are, all in all")
+
+
+def known(classes: list[str]) -> dict[str, Any]:
+    """Return the fields of `Changed`."""
+    return {"classes": classes[:MOST], "total": len(classes)}
+
+
+class Undone(Changed):
     undone: Step = Field(description="the step that was taken back")
-    classes: list[str] = Field(description="the classes that the model knows now")
 
 
-class Forgot(BaseModel):
+class Forgot(Changed):
     name: str
     for_good: bool
     versions: list[int] = Field(
         description="all older versions, which were deleted; empty: not for good"
     )
     remains: str = Field(description="what is left of the class, in words; empty: nothing")
-    classes: list[str] = Field(description="the classes that the model knows now")
 
 
-class Renamed(BaseModel):
+class Renamed(Changed):
     name: str = Field(description="the name of the class from now on")
-    classes: list[str] = Field(description="the classes that the model knows now")
 
 
 class History(BaseModel):
-    steps: list[Step] = Field(description="everything that was done, the oldest first")
+    steps: list[Step] = Field(description="the last steps, the oldest of them first")
+    total: int = Field(description="how many steps there are, all in all")
     undoable: bool = Field(description="whether the last one can be taken back")
+
+    @classmethod
+    def of(cls, versions: list[Version], limit: int) -> "History":
+        steps = steps_of(versions)
+        shown = [Step.of(step) for step in steps[-limit:]]
+        return cls(steps=shown, total=len(steps), undoable=len(versions) > 1)
 
 
 class Health(BaseModel):

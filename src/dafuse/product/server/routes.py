@@ -14,6 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from dafuse import __version__
+from dafuse.data.class_names import same_name
 from dafuse.product.server import description as say
 from dafuse.product.server.batching import Batcher, Served
 from dafuse.product.server.lessons import Lessons
@@ -103,18 +104,36 @@ async def predict(
 
 
 @router.get(
-    "/classes", summary="What the model knows, and what may be sent", responses=refused(401)
+    "/classes",
+    summary="What the model knows, and what may be sent",
+    description="Of many classes it names a part; more come by `offset`, or by `query`.",
+    responses=refused(401, 422),
 )
-async def classes(service: Shared) -> say.Classes:
+async def classes(
+    service: Shared,
+    query: Annotated[
+        str, Query(max_length=200, description="a part of the names, in either case; default: any")
+    ] = "",
+    limit: Annotated[
+        int, Query(ge=0, le=say.MOST, description="how many of the classes found are named")
+    ] = say.MOST,
+    offset: Annotated[int, Query(ge=0, description="how many are left out before them")] = 0,
+) -> say.Classes:
     await asyncio.to_thread(service.served.follow)
     limits, lessons = service.limits, service.lessons
     version = None if lessons is None else lessons.version  # before the step that it stands for
     last = None if lessons is None else await asyncio.to_thread(lambda: lessons.last_step)
     records = None if service.classifier is None else service.classifier.version.classes
+    names = service.served.classes if records is None else [one.name for one in records]
+    wanted = same_name(query)
+    found = [row for row, name in enumerate(names) if wanted in same_name(name)]
+    shown = found[offset : offset + limit]
     return say.Classes(
         model=service.name,
-        classes=service.served.classes if records is None else [one.name for one in records],
-        records=None if records is None else [say.Record.of(one) for one in records],
+        classes=[names[row] for row in shown],
+        records=None if records is None else [say.Record.of(records[row]) for row in shown],
+        total=len(names),
+        found=len(found),
         teaching=lessons is not None,
         staged={} if lessons is None else lessons.staging.counts,
         version=version,
@@ -208,7 +227,7 @@ async def forget(
         for_good=done.for_good,
         versions=done.versions,
         remains=done.remains,
-        classes=lessons.classifier.classes,
+        **say.known(lessons.classifier.classes),
     )
 
 
@@ -221,7 +240,7 @@ async def rename(
     name: str, lessons: Teaching, to: Annotated[str, Query(description="its name from now on")]
 ) -> say.Renamed:
     await asyncio.to_thread(lessons.rename, name, to)
-    return say.Renamed(name=check_name(to), classes=lessons.classifier.classes)
+    return say.Renamed(name=check_name(to), **say.known(lessons.classifier.classes))
 
 
 @router.post(
@@ -240,23 +259,27 @@ async def undo(
     ] = None,
 ) -> say.Undone:
     undone = await asyncio.to_thread(lessons.undo, version)
-    return say.Undone(undone=say.Step.of(undone), classes=lessons.classifier.classes)
+    return say.Undone(undone=say.Step.of(undone), **say.known(lessons.classifier.classes))
 
 
 @router.get(
     "/history",
     summary="Everything that was done to the model",
-    responses=refused(401, 404, 409),
+    responses=refused(401, 404, 409, 422),
 )
-async def history(service: Shared) -> say.History:
+async def history(
+    service: Shared,
+    limit: Annotated[
+        int, Query(ge=1, le=say.MOST, description="how many steps, of the last ones")
+    ] = say.MOST,
+) -> say.History:
     if service.classifier is None:
         raise Refusal(404, "an exported file has no history: serve the model's folder to see it")
     if not service.classifier.classes:
-        return say.History(steps=[], undoable=False)
-    summary = await asyncio.to_thread(service.classifier.info)
-    return say.History(
-        steps=[say.Step.of(step) for step in summary.steps], undoable=len(summary.history) > 1
-    )
+        return say.History(steps=[], total=0, undoable=False)
+    folder = service.classifier.folder
+    versions, _ = await asyncio.to_thread(folder.read, folder.readable_history)
+    return say.History.of(versions, limit)
 
 
 @router.get(

@@ -15,7 +15,7 @@ let shown = SHOWN;
 
 export function setUpAsking(knows) {
   limits = knows.limits;
-  const nothing = !knows.classes.length;
+  const nothing = !knows.total;
   byId("ask-files").disabled = byId("ask-camera").disabled = nothing;
   if (nothing) {
     say(status, knows.teaching ? "It knows nothing yet: teach it first." : "It knows nothing yet.");

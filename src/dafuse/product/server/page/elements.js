@@ -20,7 +20,7 @@ export function note(list, lines) {
 }
 
 export function count(number, one, many) {
-  return `${number} ${number === 1 ? one : many}`;
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
 export function percent(share) {

@@ -1,8 +1,9 @@
 // Everything that was done to the model, and taking back the last of it.
 
-import { agreed, byId, localTime, make, say, when } from "./elements.js";
+import { agreed, byId, count, localTime, make, say, when } from "./elements.js";
 import { call } from "./server.js";
 
+const SHOWN = 100; // steps
 const box = byId("history");
 let last = null; // the step that undo would take back
 let refresh = async () => {};
@@ -18,8 +19,11 @@ export async function setUpHistory(knows, whenChanged) {
 
 async function load() {
   try {
-    const { steps } = await call("GET", "/history");
+    const { steps, total } = await call("GET", `/history?limit=${SHOWN}`);
     byId("steps").replaceChildren(...steps.reverse().map(line));
+    const earlier = total - steps.length;
+    byId("earlier").hidden = !earlier;
+    byId("earlier").textContent = `${count(earlier, "earlier step", "earlier steps")}: see dafuse info.`;
     say(byId("history-status"), "");
   } catch (error) {
     say(byId("history-status"), error.message, "error");
@@ -44,7 +48,7 @@ function line(step) {
 async function undo() {
   const status = byId("teach-status");
   try {
-    const knows = await call("GET", "/classes");
+    const knows = await call("GET", "/classes?limit=0");
     if (knows.last_step === null) {
       await refresh();
       say(status, "There is nothing to undo any more.", "error");

@@ -1,9 +1,11 @@
 // "What it knows": the classes with their images; rename, forget, and the model as a file.
 
 import { agreed, byId, count, make, say, when } from "./elements.js";
+import { ask, searches } from "./classes.js";
 import { answered, call } from "./server.js";
 
 const FINDABLE = 10; // classes; where there are more, they can be searched
+const SHOWN = 500; // lines at most: to see others, they are searched
 const status = byId("known-status");
 let knows = null;
 let refresh = async () => {};
@@ -11,16 +13,42 @@ let refresh = async () => {};
 export function setUpKnown(now, whenChanged) {
   knows = now;
   refresh = whenChanged;
-  const many = knows.classes.length;
+  const many = knows.total;
   byId("known-none").hidden = many > 0;
   byId("known-box").hidden = many === 0;
   byId("find-box").hidden = many <= FINDABLE;
   byId("export").hidden = !knows.teaching || many === 0;
   byId("known").classList.toggle("no-folder", knows.records === null);
   byId("known").classList.toggle("no-teacher", !knows.teaching);
-  const records = knows.records ?? knows.classes.map((name) => ({ name }));
-  byId("known-classes").replaceChildren(...records.map(line));
-  find();
+  if (byId("find-box").hidden) byId("find").value = "";
+  byId("known-classes").replaceChildren();
+  if (byId("find").value.trim()) byId("find").dispatchEvent(new Event("input")); // look again
+  else show(knows);
+}
+
+// The classes found, instead of those shown before.
+function show(found) {
+  byId("known-classes").replaceChildren();
+  append(found);
+}
+
+function append({ classes, records, total, found }) {
+  const body = byId("known-classes");
+  body.append(...(records ?? classes.map((name) => ({ name }))).map(line));
+  const shown = body.rows.length;
+  const left = classes.length ? found - shown : 0;
+  byId("known-count").textContent = `${shown.toLocaleString("en")} of ${count(total, "class", "classes")}`;
+  byId("known-count").hidden = shown === total;
+  byId("known-more").hidden = left <= 0 || shown >= SHOWN;
+  byId("known-more").textContent = `Show more of ${found.toLocaleString("en")}`;
+}
+
+async function more() {
+  try {
+    append(await ask(byId("find").value.trim(), byId("known-classes").rows.length));
+  } catch (error) {
+    say(status, error.message, "error");
+  }
 }
 
 function line(record) {
@@ -45,13 +73,6 @@ function button(text, name, act) {
   made.ariaLabel = `${text} ${name}`;
   made.addEventListener("click", act);
   return made;
-}
-
-function find() {
-  const wanted = byId("find-box").hidden ? "" : byId("find").value.trim().toLowerCase();
-  for (const row of byId("known-classes").rows) {
-    row.hidden = !row.querySelector("th").textContent.toLowerCase().includes(wanted);
-  }
 }
 
 async function rename({ name }) {
@@ -115,5 +136,10 @@ async function download() {
   }
 }
 
-byId("find").addEventListener("input", find);
+searches(byId("find"), {
+  show,
+  fail: (error) => say(status, error.message, "error"),
+  needed: () => true,
+});
+byId("known-more").addEventListener("click", more);
 byId("export").addEventListener("click", download);

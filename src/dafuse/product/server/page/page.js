@@ -1,19 +1,19 @@
 // The page as a whole: what the model knows, and where pasted images go.
 
 import { ask, setUpAsking } from "./ask.js";
+import { ask as askClasses } from "./classes.js";
 import { byId, count, say } from "./elements.js";
 import { setUpHistory } from "./history.js";
 import { setUpKnown } from "./known.js";
-import { call } from "./server.js";
 import { add, setUpTeaching } from "./teach.js";
 
 async function refresh() {
   try {
-    const knows = await call("GET", "/classes");
-    const many = count(knows.classes.length, "class", "classes");
+    const knows = await askClasses();
+    const many = count(knows.total, "class", "classes");
     byId("model").textContent = knows.model;
     document.title = `${knows.model} · dafuse`;
-    byId("about").textContent = knows.classes.length
+    byId("about").textContent = knows.total
       ? `A classifier of ${many} that keeps learning, and keeps no images.`
       : "A classifier that knows nothing yet. Teach it two things to tell apart.";
     say(byId("ask-status"), "");

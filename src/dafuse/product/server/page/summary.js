@@ -3,6 +3,7 @@
 import { byId, count, make, percent } from "./elements.js";
 
 const MANY = 4; // answers; a table of fewer says no more than they do
+const SHOWN = 50; // classes; those of fewer images are put together
 const ALL = "all";
 const UNKNOWN = "unknown";
 const CLASS = "class:"; // and its name, which may be any word
@@ -25,9 +26,10 @@ export function whenChosen(act) {
 export function showSummary(answers) {
   const many = answers.length >= MANY;
   byId("summary").hidden = !many;
-  const rows = many ? grouped(answers) : [];
+  const all = many ? grouped(answers) : [];
+  const rows = all.slice(0, SHOWN);
   byId("summary-title").textContent = count(answers.length, "image", "images");
-  byId("summary-rows").replaceChildren(...rows.map(line));
+  byId("summary-rows").replaceChildren(...rows.map(line), ...rest(all.slice(SHOWN)));
   offer(rows, answers);
   mark();
   return many;
@@ -59,6 +61,19 @@ function line({ name, images, sum, unknown }) {
   head.append(button);
   row.append(head, ...[images, percent(sum / images), unknown || "–"].map(cell));
   return row;
+}
+
+// The classes that have no line of their own.
+function rest(rows) {
+  if (!rows.length) return [];
+  const sums = { images: 0, sum: 0, unknown: 0 };
+  for (const row of rows) for (const key in sums) sums[key] += row[key];
+  const line = make("tr");
+  const head = make("th", "quiet", count(rows.length, "other class", "other classes"));
+  head.scope = "row";
+  const mean = percent(sums.sum / sums.images);
+  line.append(head, ...[sums.images, mean, sums.unknown || "–"].map(cell));
+  return [line];
 }
 
 const cell = (text) => make("td", "number", String(text));

@@ -1,6 +1,7 @@
 // "Teach it": name a class, add images, learn.
 
 import { offerCamera } from "./camera.js";
+import { searches } from "./classes.js";
 import { byId, count, make, note, say, takesFiles, thumbnail } from "./elements.js";
 import { undoable } from "./history.js";
 import { call, forms, hasToken, send, sentence } from "./server.js";
@@ -12,6 +13,7 @@ const status = byId("teach-status");
 const rows = new Map(); // class name -> its row in the list of what waits
 let limits = { files: 1, body_bytes: 0 };
 let learning = false;
+let more = false; // classes than the names that are offered
 let mirrored = null; // as the model's last lesson was
 let refresh = async () => {};
 
@@ -22,13 +24,19 @@ export function setUpTeaching(knows, whenChanged) {
   refresh = whenChanged;
   byId("flip-option").hidden = knows.flip === null; // a method that does not train
   if (knows.flip !== mirrored) byId("flip").checked = mirrored = knows.flip; // else it stays
-  byId("known-names").replaceChildren(
-    ...knows.classes.map((name) => Object.assign(make("option"), { value: name })),
-  );
+  more = knows.total > knows.classes.length;
+  offer(knows);
   for (const name of rows.keys()) if (!(name in knows.staged)) forget(name);
   for (const [name, staged] of Object.entries(knows.staged)) row(name).set(staged);
   setButtons();
   if (first && knows.teaching && hasToken()) watch(false); // one may be under way
+}
+
+// Offer names of classes while one is typed.
+function offer({ classes }) {
+  byId("known-names").replaceChildren(
+    ...classes.map((name) => Object.assign(make("option"), { value: name })),
+  );
 }
 
 function setButtons() {
@@ -238,6 +246,11 @@ takesFiles(byId("teach-drop"), byId("teach-files"), add);
 byId("teach-form").addEventListener("submit", (event) => {
   event.preventDefault(); // Enter in the name leads on to the images
   byId("teach-files").focus();
+});
+searches(byId("class-name"), {
+  show: offer,
+  fail: () => {}, // any name may be typed
+  needed: () => more,
 });
 byId("learn").addEventListener("click", learn);
 offerCamera(byId("teach-camera"), add, { many: true, ready: named });
