@@ -50,7 +50,7 @@ class MadeUpFeatures:
 
 
 class KnownClasses:
-    """What a method knows of so many classes, for lessons that all begin there."""
+    """The knowledge of a method of so many classes, for lessons that all begin there."""
 
     def __init__(self, width: int, classes: int) -> None:
         self.width, self.classes = width, classes

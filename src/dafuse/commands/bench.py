@@ -44,6 +44,7 @@ Names = Annotated[
         help="all if left out: " + "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     ),
 ]
+Counts = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)]
 LEAST_WIDTH = 16  # of made-up features
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth", "backbones")
 
@@ -56,8 +57,8 @@ def bench(
     out: str = "bench.json",
     quick: bool = False,
     demo: bool = False,
-    classes: tuple[int, ...] | None = None,
-    images: tuple[int, ...] | None = None,
+    classes: Counts = None,
+    images: Counts = None,
     width: int | None = None,
 ) -> None:
     """Measure speed and memory beside what they are to be compared with; print and write a table.

@@ -159,7 +159,7 @@ class Classifier(Answering):
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
-        extractor = open_extractor(*known, device, threads, wanted, backbone.file, devices)
+        extractor = open_extractor(*known, device, threads, wanted, backbone.file, devices=devices)
         with saying_what_is_wrong(folder, version):
             backbone.require_size_of(extractor)
         extractor.preprocessing = backbone.preprocessing
