@@ -232,7 +232,7 @@ def test_many_classes_take_shards_too(
         set_size(monkeypatch, 1000)
         model = create(tmp_path / f"{size}", penalty=0.1)
         if known:
-            model.learn(*pictures({n: 8 for n in range(known)}, seed=3))
+            model.learn(*pictures(dict.fromkeys(range(known), 8), seed=3))
         set_size(monkeypatch, size, 13)
         report = model.learn(*pictures(lesson, seed=1))
         assert sum(one.images for one in report.classes) == sum(lesson.values())

@@ -1,5 +1,6 @@
 """Lessons read by a Ray cluster of three nodes on this machine, and lessons that go on."""
 
+import hashlib
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from dafuse.errors import DafuseError
 from dafuse.product import shards, spread
@@ -318,3 +320,33 @@ def test_a_method_that_trains_has_no_use_for_a_cluster(
     monkeypatch.setattr(spread, "joined", lambda *_: nullcontext())
     with pytest.raises(DafuseError, match="a cluster is of no use to it: leave out --cluster"):
         create(tmp_path / "model", **QUICK).learn(*pictures({0: 2, 1: 2}), cluster="auto")
+
+
+@pytest.mark.parametrize("name", ["labels", "classes", "sums/means", "feats", "hashes"])
+def test_what_was_kept_and_forged_is_refused_in_one_line(
+    photos: Path, alone: Classifier, tmp_path: Path, name: str
+) -> None:
+    """Its hash fits, and what is in it does not."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    model = create(tmp_path / "model")
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(photos, progress=Noting(45, stop))
+    for file in (tmp_path / "model" / "unfinished").glob("*.safetensors"):
+        arrays = dict(load(file.read_bytes()))
+        arrays[name] = arrays[name][:-1].astype(np.float32)
+        data = save(arrays)
+        file.unlink()
+        digest = hashlib.sha256(data).hexdigest()
+        file.with_name(f"{file.name[:9]}{digest}.safetensors").write_bytes(data)
+    refused = ""
+    try:
+        model.learn(photos)
+    except DafuseError as error:
+        refused = str(error)
+    if refused:
+        assert "is not what dafuse wrote" in refused
+    else:  # what did not fit was read again
+        require_equal(model, alone)

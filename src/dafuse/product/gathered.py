@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dafuse.data.dataset import Skipped
+from dafuse.errors import DafuseError
 from dafuse.product.reading import ReadShard
 from dafuse.product.seen import MetSoFar
 from dafuse.product.shards import Planned
@@ -36,7 +37,18 @@ class Gathered:
         self._feats: list[np.ndarray] = []
 
     def add(self, part: ReadShard) -> None:
-        """Take up what the next shard gave."""
+        """Take up what the next shard gave; refuse what was kept of it, if it does not fit."""
+        try:
+            self._add(part)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            if not part.kept_in:
+                raise
+            raise DafuseError(
+                f"{part.kept_in} is not what dafuse wrote ({error!r}): delete it, and give the "
+                "same command again"
+            ) from error
+
+    def _add(self, part: ReadShard) -> None:
         labels = len(self.planned.names)
         present = np.unique(part.labels_N)
         new = present[self._number_of[present] < 0]  # labels come in order, and none comes back

@@ -52,6 +52,7 @@ class ReadShard:
     unreadable: list[int]  # which images could not be read
     again: int  # images that were taught before, as the same class
     twice: int  # images that are in the lesson already, in the same class
+    kept_in: str = ""  # the folder that it was kept in, if it was
 
 
 class Met(Protocol):

@@ -73,7 +73,8 @@ class Unfinished:
             for shard in shards:
                 if shard.number in kept:
                     bar.advance(len(shard.rows_N))
-                    yield self._part(kept[shard.number])
+                    part = self._part(kept[shard.number])
+                    yield replace(part, kept_in=str(self._top))
                 else:
                     part = next(others)
                     self._put(number, shard.number, part)
@@ -127,7 +128,15 @@ def to_arrays(part: ReadShard) -> dict[str, np.ndarray]:
 
 
 def from_arrays(arrays: dict[str, np.ndarray]) -> ReadShard:
-    """Undo `to_arrays`."""
+    """Undo `to_arrays`; raise ValueError where numbers of images do not fit together."""
+    count, feats_TF = len(arrays["rows"]), arrays.get("feats")
+    sizes = {len(arrays[name]) for name in ("labels", "pixels", "tried")}
+    tried = int((arrays["tried"] != 0).sum()) if feats_TF is not None else 0
+    fits = sizes == {count} and len(arrays["hashes"]) in (0, count)
+    if not fits or len([] if feats_TF is None else feats_TF) != tried:
+        raise ValueError("not what a shard gives")
+    if any(not np.isfinite(array).all() for array in arrays.values()):
+        raise ValueError("not all numbers")
     told = json.loads(arrays[TOLD].tobytes())
     return ReadShard(
         rows_N=arrays["rows"],
@@ -135,7 +144,7 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> ReadShard:
         pixels_N=arrays["pixels"],
         hashes_N=arrays["hashes"],
         tried_N=arrays["tried"].astype(bool),
-        feats_TF=arrays.get("feats"),
+        feats_TF=feats_TF,
         sums={
             name.removeprefix(SUMS): one for name, one in arrays.items() if name.startswith(SUMS)
         },
