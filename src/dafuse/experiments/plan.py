@@ -162,6 +162,10 @@ def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
 
 def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:
     """Refuse what is known to be wrong before data and weights are read."""
+    if base.devices * base.nodes > 1:
+        raise DafuseError(
+            "each run of an experiment takes one device: leave --devices and --nodes out"
+        )
     find_backbone(base.backbone)
     for seed in seeds:
         class_order(1, base.order, seed)

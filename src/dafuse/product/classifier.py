@@ -31,9 +31,8 @@ from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
-from dafuse.product.steps import merge
 from dafuse.product.summary import LearnReport, Summary, summarise
-from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
+from dafuse.product.version import BackboneRecord, Version, VersionRef, blank, differences
 from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, LessonOptions, Teachable, head_of, under
 from dafuse.taught.open_extractor import Wanted, open_extractor
@@ -86,8 +85,7 @@ class Classifier(Answering):
             weights_sha256: what the SHA-256 of the weights must be
             device: auto, cpu, cuda or mps
             threads: how many; default: one for each processor
-            devices: how many share out lessons that train (for the command, which starts again in
-                a process for each)
+            devices: how many share out lessons that train (for `dafuse learn`)
             seed: of everything random
             settings: options of the method
         """
@@ -137,7 +135,7 @@ class Classifier(Answering):
                 model = cls._opened(ModelFolder(model), weights, device, threads, first)
             opened.append(model)
         parts = [(one.folder, one._read_method()) for one in opened]
-        merge(parts, ModelFolder(out), progress)
+        steps.merge(parts, ModelFolder(out), progress)
         return cls._opened(ModelFolder(out), weights, device, threads, opened[0])
 
     @classmethod
@@ -152,7 +150,7 @@ class Classifier(Answering):
     ) -> "Classifier":
         """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
-        if like is not None and not _differences(version, like.version):
+        if like is not None and not differences(version, like.version):
             return cls(folder, version, like.extractor)
         with saying_what_is_wrong(folder, version):
             taught, backbone = find_taught(version.method, version.settings), version.backbone
@@ -341,7 +339,7 @@ class Classifier(Answering):
 
     def _require_same(self, version: Version) -> None:
         """Refuse another model in this folder; another process may only have taught this one."""
-        for part in _differences(version, self._start):
+        for part in differences(version, self._start):
             raise DafuseError(
                 f"{self.folder.path} is now another model, with another {part}: open it again"
             )
@@ -392,9 +390,3 @@ class Classifier(Answering):
         head = head_of(arrays, version.numbers)
         looks, threads = self.extractor.preprocessing, self.extractor.threads
         return Predictor(version.names, method.encoder(arrays), head, looks, threads)
-
-
-def _differences(one: Version, other: Version) -> list[str]:
-    """Return in what two models differ that no step changes."""
-    parts = ("backbone", "method", "settings", "seed")
-    return [part for part in parts if getattr(one, part) != getattr(other, part)]

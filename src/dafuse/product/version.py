@@ -375,3 +375,9 @@ def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
         raise DafuseError(
             f"{file} has format {found}, this dafuse reads up to {readable}: install a newer dafuse"
         )
+
+
+def differences(one: Version, other: Version) -> list[str]:
+    """Return in what two models differ that no step changes."""
+    parts = ("backbone", "method", "settings", "seed")
+    return [part for part in parts if getattr(one, part) != getattr(other, part)]
