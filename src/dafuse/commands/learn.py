@@ -16,7 +16,7 @@ from dafuse.commands.open_model import (
     MethodName,
     open_or_create,
 )
-from dafuse.commands.options import Source
+from dafuse.commands.options import Cluster, Source
 from dafuse.errors import DafuseError
 from dafuse.processes import rank_here, started_on
 from dafuse.taught.table import find_taught
@@ -43,6 +43,7 @@ def learn(
     epochs: int | None = None,
     lr: float | None = None,
     flip: bool | None = None,
+    cluster: Cluster = None,
     network: LessonNetwork = ON_ONE_DEVICE,
 ) -> None:
     """Learn the classes of a folder: new ones, and more about those that the model knows.
@@ -90,7 +91,9 @@ def learn(
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))
-            report = classifier.learn(lesson, recognise=recognise, progress=progress, **options)
+            report = classifier.learn(
+                lesson, recognise=recognise, cluster=cluster, progress=progress, **options
+            )
         print(shown_lines(report.lines()))
 
 
