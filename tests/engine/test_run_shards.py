@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from dafuse.cli import start
 from dafuse.cluster import joined
 from dafuse.commands.run import parse
-from dafuse.engine.remote import ClusterShare
 from dafuse.engine.run import prepare, resolved, run
 from dafuse.engine.run_shards import Shards
 from dafuse.engine.trainer import Trainer
+from dafuse.engine.worker_place import ClusterShare
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, Progress
 from dafuse.sealed import read_sealed

@@ -16,7 +16,7 @@ from rich.console import Console
 from dafuse.cli import start
 from dafuse.cluster import joined
 from dafuse.commands.run import parse
-from dafuse.engine.remote import ClusterShare, WorkerPlace
+from dafuse.engine.worker_place import ClusterShare, WorkerPlace
 from dafuse.errors import DafuseError
 from dafuse.experiments.making import make_together
 from dafuse.experiments.plan import PlannedRun, plan_grid

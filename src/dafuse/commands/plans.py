@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dafuse.commands.options import Cluster
 from dafuse.commands.terminal import wide_console
-from dafuse.engine.remote import ClusterShare
+from dafuse.engine.worker_place import ClusterShare
 from dafuse.errors import DafuseError
 from dafuse.files import make_folder
 

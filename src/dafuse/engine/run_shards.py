@@ -20,9 +20,9 @@ from dafuse.data.dataset import ImageSet, Part
 from dafuse.engine.config import RunConfig
 from dafuse.engine.evaluate import PredictedClasses, answered
 from dafuse.engine.provenance import provenance
-from dafuse.engine.remote import ClusterShare, WorkerPlace, why_of_ray
 from dafuse.engine.run import prepare
 from dafuse.engine.trainer import Trainer
+from dafuse.engine.worker_place import ClusterShare, WorkerPlace, why_of_ray
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS, find_method, with_defaults
