@@ -16,9 +16,10 @@ from dafuse.commands.open_model import (
     MethodName,
     open_or_create,
 )
-from dafuse.commands.options import Source
+from dafuse.commands.options import Cluster, Source
 from dafuse.errors import DafuseError
 from dafuse.processes import rank_here, started_on
+from dafuse.taught.table import find_taught
 from dafuse.wording import shown_lines
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def learn(
     epochs: int | None = None,
     lr: float | None = None,
     flip: bool | None = None,
+    cluster: Cluster = None,
     network: LessonNetwork = ON_ONE_DEVICE,
 ) -> None:
     """Learn the classes of a folder: new ones, and more about those that the model knows.
@@ -89,7 +91,9 @@ def learn(
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))
-            report = classifier.learn(lesson, recognise=recognise, progress=progress, **options)
+            report = classifier.learn(
+                lesson, recognise=recognise, cluster=cluster, progress=progress, **options
+            )
         print(shown_lines(report.lines()))
 
 
@@ -103,10 +107,15 @@ def _devices(asked: int) -> int:
 
 def _several(classifier: "Classifier", devices: int) -> AbstractContextManager[None]:
     """Share a lesson among several devices; refuse where nothing is trained."""
-    from dafuse.taught.several_devices import require_trains, several
-
     version = classifier.version
-    require_trains(version.method, version.settings, devices)
+    if not find_taught(version.method, version.settings).trains:
+        raise DafuseError(
+            f"--devices {devices} shares out training, and this model's method, {version.method}, "
+            "trains nothing: leave it out, or make a new model with --tune; to compute features on "
+            "several machines or in several processes, use --cluster"
+        )
+    from dafuse.taught.several_devices import several
+
     extractor: Any = classifier.extractor  # of torch, as all that train need
     return several(extractor)
 

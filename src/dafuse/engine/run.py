@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_fabric import Fabric
 from torch import Tensor
@@ -34,6 +34,9 @@ from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
 from dafuse.processes import started_on
 from dafuse.progress import Progress
+
+if TYPE_CHECKING:
+    from dafuse.engine.run_shards import Shards
 
 GO_ON = "the same command goes on from the last finished task"
 
@@ -102,7 +105,12 @@ def resolved(config: RunConfig) -> RunConfig:
     )
 
 
-def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
+def run(
+    config: RunConfig,
+    progress: Progress | None = None,
+    bench: Bench | None = None,
+    shards: "Shards | None" = None,  # of a cluster that computes features and answers
+) -> Path:
     """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)
     step = "task" if config.stream == "tasks" else "point"
@@ -123,6 +131,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer = Trainer(
                 bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
+            trainer.shards = shards
             with ranks.together():
                 record = open_record(config, folder.path, ranks)
             name, options = _split_name(config.method)

@@ -10,6 +10,7 @@ print(pets.predict("cat.jpg")[0].name)
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,7 @@ from dafuse.methods.options import require_valid
 from dafuse.product import steps
 from dafuse.product.folder import ModelFolder
 from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.objects import (
-    load_method,
-    read_beside_records,
-    read_shared,
-    saying_what_is_wrong,
-)
+from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
 from dafuse.product.summary import LearnReport, Summary, summarise
@@ -219,6 +215,7 @@ class Classifier(Answering):
         labels: Sequence[str] | np.ndarray | None = None,
         *,
         recognise: bool = True,
+        cluster: str | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> LearnReport:
@@ -232,41 +229,36 @@ class Classifier(Answering):
             labels: the class name of each image
             recognise: leave out images that were taught before, and keep a short hash of each
                 that is taught now; else neither
+            cluster: of Ray, to read many images: auto or HOST:PORT
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
                 images or more that is kept back to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
-        from dafuse.product.lesson import next_version, teach  # not needed to predict
+        from dafuse.product.lesson import Learner, next_version, teach  # not needed to predict
+        from dafuse.product.spread import spreading
 
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
-        with self.folder.changing(progress):
+        with spreading(cluster, progress) as spread, self.folder.changing(progress):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 chosen = {"flip": version.flip, **chosen}
-            method = self._method(version)
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            encode = None
-            if not method.trains:
-                encode = method.encoder(read_shared(self.folder, version))
-            report, lesson, found = teach(
-                dataset, method, encode, version, seen, self.extractor, chosen, progress
-            )
-            if lesson is None:
-                return report
-            arrays, numbers = method.arrays(), method.numbers()
-            after = next_version(
-                self.folder, version, digest, report, lesson, found, seen, arrays, numbers
-            )
-            predictor = self._predictor(after, method, arrays)  # before anything counts
+            how = partial(self._blank_method, version), partial(self._method, version)
+            learner = Learner(self.folder, version, self.extractor, *how, seen, digest)
+            ended = teach(dataset, learner, chosen, spread, progress)
+            if ended.lesson is None:
+                return ended.report
+            after, arrays = next_version(ended)
+            predictor = self._predictor(after, ended.found.method, arrays)  # before it counts
             self.folder.publish(after)
             with self._reading:
                 self._now = after, predictor
                 self._current = self.folder.current()  # after it, as `current` says
-        return report
+        return ended.report
 
     @property
     def threshold(self) -> float:

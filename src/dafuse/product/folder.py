@@ -4,6 +4,7 @@
                                    oldest version kept, and a SHA-256 of its own
     versions/0003.json             that version: classes, settings, what was done, its objects
     objects/<sha256>.safetensors   arrays: the record of one class, what predicts, what is shared
+    unfinished/                    only while a lesson in shards runs, or after it was killed
     .lock                          held by a process that changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
@@ -14,6 +15,7 @@ kept for undo have no object that predicts, where the method can solve it again.
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,7 +50,8 @@ from dafuse.taught.contract import Arrays
 Made = TypeVar("Made")
 ATTEMPTS = 20  # to read a model that is changed meanwhile
 KEPT = 20  # versions, the newest included, unless `trim` leaves fewer
-OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
+UNFINISHED = "unfinished"  # where `product.unfinished` keeps a lesson
+OWN = {".lock", "objects", "versions", UNFINISHED}  # there before the first version is whole
 
 
 class ModelFolder:
@@ -250,7 +253,7 @@ class ModelFolder:
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
         """Write an object, unless it is there already, and return its name."""
-        data = _as_bytes(arrays)
+        data = as_bytes(arrays)
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
         make_folder(file.parent, self.path)
@@ -263,7 +266,7 @@ class ModelFolder:
     def keep_solved(self, version: Version, predict: Arrays) -> None:
         """Write what predicts, solved again to the same bits, if current and writable."""
         with suppress(DafuseError, OSError), self._locked(_busy):
-            same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
+            same = hashlib.sha256(as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
                 self.put(predict)
 
@@ -296,6 +299,11 @@ class ModelFolder:
         write_sealed(self.pointer_file, {**pointer, "oldest": oldest}, self.path)
         with suppress(OSError):  # what cannot be deleted now is deleted with the next change
             self.remove_unreachable()
+        self.remove_unfinished()
+
+    def remove_unfinished(self) -> None:
+        """Delete what a lesson kept that did not come to its end."""
+        shutil.rmtree(self.path / UNFINISHED, ignore_errors=True)  # no link is followed
 
     def numbers(self) -> list[int]:
         """Return the numbers of all versions whose files are there."""
@@ -312,7 +320,7 @@ class ModelFolder:
 
     def require_removed(self) -> None:
         """Raise, after a step that is to delete, if something could not be deleted."""
-        if left := self._unreachable():
+        if left := [*self._unreachable(), *self.path.glob(f"{UNFINISHED}/*")]:
             raise DafuseError(
                 f"the step is done, but {left[0]} cannot be deleted: it goes with the next change "
                 "of the model, once the disk allows that"
@@ -358,10 +366,7 @@ class ModelFolder:
         return any(self.path.glob("versions/*.json"))
 
     def _finished_first_step(self) -> bool:
-        """Finish a first step that was killed when all but model.json was written, if one was.
-
-        Otherwise nobody could teach this folder: it would be neither a model nor empty.
-        """
+        """Finish a first step that was killed before its last write: else nobody could teach it."""
         if self._is_held or not self.version_file(1).exists():
             return False
         with suppress(OSError), self._locked(lambda: None):
@@ -391,5 +396,5 @@ def _busy() -> None:
     raise DafuseError("another process is changing the model")
 
 
-def _as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+def as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})

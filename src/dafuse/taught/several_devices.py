@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dafuse.engine.ranks import Ranks, saying_that_one_ended
-from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 from dafuse.taught.contract import Arrays, Lesson, Numbers
 from dafuse.taught.table import find_taught
@@ -27,16 +26,6 @@ class SharedLesson:
     lesson: Lesson
     arrays: Arrays  # of the method; none before its first lesson
     numbers: Numbers
-
-
-def require_trains(method: str, settings: dict[str, Any], devices: int) -> None:
-    """Refuse several devices where nothing is trained."""
-    if not find_taught(method, settings).trains:
-        raise DafuseError(
-            f"--devices {devices} shares out training, and this model's method, {method}, trains "
-            "nothing: leave it out, or make a new model with --tune; to compute features on "
-            "several machines or in several processes, use --cluster"
-        )
 
 
 def share_lesson(method: Any, lesson: Lesson) -> None:

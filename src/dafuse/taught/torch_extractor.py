@@ -43,7 +43,7 @@ class TorchExtractor(Extractor):
     ) -> None:
         self.fabric = launch(device, "fp32", False, devices)
         self.network = network.to(self.fabric.device)
-        self.threads = threads or available_processors()
+        self.threads, self.device = threads or available_processors(), device
         if threads:
             torch.set_num_threads(threads)
         self.tag, self.sha256 = network.tag, network.sha256

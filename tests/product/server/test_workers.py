@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from dafuse.commands.open_model import NetworkOptions
-from dafuse.commands.workers import Opening
+from dafuse.commands.serve_workers import Opening
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.security import Access, Limits
 from helpers.product_models import pictures, taught

@@ -85,15 +85,15 @@ def run_workers(opening: Opening, listening: socket, workers: int) -> None:
         sockets = [listening]
         if "target" in inspect.signature(Multiprocess).parameters:  # before uvicorn 0.51
             target = uvicorn.Server(config).run
-            supervisor = Workers(config, target=target, sockets=sockets)  # type: ignore[call-arg]
+            supervisor = ServeWorkers(config, target=target, sockets=sockets)  # type: ignore[call-arg]
         else:
-            supervisor = Workers(config, sockets=sockets)
+            supervisor = ServeWorkers(config, sockets=sockets)
         supervisor.run()
     if supervisor.gave_up:
         raise DafuseError("no worker stays alive: leave out --workers to see why")
 
 
-class Workers(Multiprocess):
+class ServeWorkers(Multiprocess):
     """uvicorn's supervisor, which also says so when a worker was lost, and ends if all are."""
 
     gave_up = False
