@@ -36,11 +36,12 @@ def make_wheel(out: Path, place: Path) -> tuple[Path, Path]:
     tools, clean = place / "tools", place / "clean"
     venv.create(tools, with_pip=True)
     pip = [tools / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    _call(*pip, "install", *TOOLS)
+    install = ["install", "--no-compile"]  # both environments are deleted soon
+    _call(*pip, *install, *TOOLS)
     _call(tools / "bin" / "python", "-m", "build", "--wheel", "--outdir", place / "built", ROOT)
     (built,) = (place / "built").glob("*.whl")
     venv.create(clean)  # without pip, which the wheel does not bring
-    _call(*pip, "--python", clean, "install", built)
+    _call(*pip, "--python", clean, *install, built)
     listed = place / "bill.json"
     project = ROOT / "pyproject.toml"
     tool = tools / "bin" / "cyclonedx-py"
