@@ -172,7 +172,7 @@ def test_classes_that_are_taken_up_and_dropped_leave_what_was_there() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 128])
-def test_sums_that_are_held_count_with_the_next_lesson(
+def test_sums_that_are_taken_up_count_with_the_next_lesson(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lesson in parts, known and new classes in any order, is the lesson in one."""
@@ -184,12 +184,12 @@ def test_sums_that_are_held_count_with_the_next_lesson(
     one.learn(*lesson)
     images, labels = lesson
     tried = np.arange(len(labels)) % 2 == 0
-    for numbers in ([6, 1], [4, 3, 5]):
+    for numbers in ([4, 1], [6, 3, 5]):
         part = classwise(WIDTH, 30, images)
         for place, number in enumerate(numbers):
             rows = (labels == number) & ~tried
             part.add(images[rows], np.full(rows.sum(), place))
-        other.hold(part, numbers)
+        other.take_up(np.array(numbers), part)
     other.learn(images[tried], labels[tried])
     assert np.array_equal(other.counts_C, one.counts_C)
     apart = np.abs(other.means_CM.astype(int) - one.means_CM)

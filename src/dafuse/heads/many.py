@@ -14,7 +14,6 @@ classifier of the rounded records, fewer of them where there are many classes.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 
 import numpy as np
 
@@ -72,7 +71,6 @@ class ManyClasses:
         self.width, self.rank, self.penalty, self.columns = width, rank, penalty, columns
         self.scale_F, self.record_of = scale_F, record_of
         self.changed: dict[int, Record] = {}  # records that are not stored yet
-        self._held: list[tuple[ClassSums, np.ndarray]] = []
         self.counts_C = np.zeros(0)
         self.means_CM = np.zeros((0, width), np.int16)
         self.steps = np.zeros((0, 0), np.float32)
@@ -93,23 +91,16 @@ class ManyClasses:
         return float(self.counts_C.sum())
 
     def learn(self, hidden_NM: np.ndarray, labels_N: np.ndarray) -> None:
-        """Add a lesson's images, with what is held of it; solve, and leave some out in turn."""
-        numbers = np.unique(np.concatenate([labels_N, *(held for _, held in self._held)]))
+        """Add a lesson's images; solve, and leave some out in turn."""
+        numbers = np.unique(labels_N)
         for start in range(0, len(numbers), AT_ONCE):
             part = numbers[start : start + AT_ONCE]
             after = self.records(part[part < self.classes])
-            for sums, held in self._held:
-                _merge_some(after, sums, held, part)
             own_N = np.isin(labels_N, part)
             after.add(hidden_NM[own_N], np.searchsorted(part, labels_N[own_N]))
             self._put(part, after)
-        self._held = []
         self.solve()
         self._leave_out(hidden_NM, labels_N)
-
-    def hold(self, sums: ClassSums, numbers: Sequence[int]) -> None:
-        """Keep sums of more images for the next lesson; class i of them is ``numbers[i]`` here."""
-        self._held.append((sums, np.array(numbers, np.int64)))
 
     def take_up(self, numbers: np.ndarray, other: ClassSums) -> None:
         """Add the records of another; its class i is ``numbers[i]`` here. `solve` must follow."""
@@ -306,16 +297,6 @@ class ManyClasses:
             gain=self.gain,
             token=self.token,
         )
-
-
-def _merge_some(after: ClassSums, sums: ClassSums, numbers: np.ndarray, part: np.ndarray) -> None:
-    """Merge those classes of the sums that are in this part, whose order gives their numbers."""
-    rows = np.flatnonzero(np.isin(numbers, part))
-    if len(rows):
-        some = copy(sums)
-        some.scatter = copy(sums.scatter)
-        some.take(rows.tolist())
-        after.merge(some.renumbered(np.searchsorted(part, numbers[rows]).tolist()))
 
 
 def _no_scatter(width: int) -> ClasswiseScatter:
