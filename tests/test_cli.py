@@ -35,6 +35,8 @@ QUICK = {
     "--backbone embedded --precision fp32",
     "export small": "export embedded",  # whose weights are here
     "path/to/images": "{images}",
+    "--parallel 2": "--dry-run",  # tests/commands/test_grid.py makes one
+    "--cluster": "",  # tests/product/test_spread.py has a cluster
 }
 TRAINING = " --method.epochs 1 --method.align_epochs 1"
 TEACHING = " --device cpu"
