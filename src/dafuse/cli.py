@@ -52,6 +52,7 @@ EXTRAS = {  # of dafuse -> what it brings, by the names that are imported
     "sklearn": "sklearn",
     "tables": "pyarrow",
     "ray": "ray",
+    "remote": "fsspec aiohttp s3fs",
 }
 GO_ON = ("demo-research", "run", "experiment")  # started again after Ctrl-C
 

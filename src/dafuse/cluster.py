@@ -50,6 +50,7 @@ def joined(address: str, progress: Progress | None = None) -> Iterator[Any]:
 
     A program that is connected already stays so, before and after.
     """
+    _require_known_form(address)
     try:
         import ray
     except ImportError:
@@ -66,7 +67,6 @@ def joined(address: str, progress: Progress | None = None) -> Iterator[Any]:
 
 
 def _connect_to(address: str, ray: Any, progress: Progress | None) -> None:
-    _require_known_form(address)
     found = _running() if address == AUTO else address
     if found is not None:
         _require_ray(found)

@@ -10,6 +10,8 @@ import socket
 import threading
 import time
 
+from dafuse.errors import DafuseError
+
 STARTER = "DAFUSE_STARTED_BY"  # the number of the process whose children end with it
 LOOKS = 0.5  # seconds between two looks at it
 FIRST_SPEAKS = 3.0  # seconds in which the first process ends, if its error is the same
@@ -29,6 +31,28 @@ def rank_here() -> str:
 
 def by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def started_on(devices: int, nodes: int) -> tuple[int, int]:
+    """Return the devices of a machine, and the machines, as torchrun started them if it did."""
+    if by_torchrun():
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        started = here, int(os.environ["WORLD_SIZE"]) // here
+        if (devices, nodes) not in (started, (1, 1)):
+            raise DafuseError(
+                f"torchrun started {here} processes on each of {started[1]} machines, which is not "
+                f"--devices {devices} --nodes {nodes}: leave both options out"
+            )
+        return started
+    wanted = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+    if nodes > 1 and (missing := [name for name in wanted if name not in os.environ]):
+        raise DafuseError(
+            f"--nodes {nodes} needs {', '.join(missing)} in the environment: start the same "
+            "command on each machine, with MASTER_ADDR and MASTER_PORT (the name of the first "
+            "machine and a free port there) and its own NODE_RANK (0, 1, ...); or start it by "
+            f"torchrun --nnodes {nodes} --nproc-per-node {devices} ... -m dafuse run"
+        )
+    return devices, nodes
 
 
 def own_children() -> None:

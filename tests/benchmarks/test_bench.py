@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -13,11 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dafuse.commands.bench as command
 from dafuse.benchmarks.bench_training import MatmulRate, forward_flops, training_flops
+from dafuse.benchmarks.large_models import KnownClasses
 from dafuse.benchmarks.plain_loop import plain_features
 from dafuse.benchmarks.rounds import BenchRow, Goal, Measured, alternate, compared
 from dafuse.benchmarks.setting import DEIT_TINY, Setting, network, random_images
 from dafuse.cli import start
 from dafuse.errors import DafuseError
+from dafuse.heads.factored import FactoredHead
 from helpers.small_networks import small_vit
 
 
@@ -154,6 +157,30 @@ def test_what_is_kept_does_not_grow(quick: dict[str, Any]) -> None:
     assert memory["diagonal, float16, kept for each class"]["ratio"] == 2 * 2 * 192 / full["value"]
 
 
+def test_a_model_of_many_classes_has_the_bytes_of_the_formula(quick: dict[str, Any]) -> None:
+    rows = [row for row in quick["rows"] if row["benchmark"] == "scale"]
+    found = {row["what"]: row for row in rows if row["part"] == "bytes" and row["baseline"]}
+    assert {what.split(",")[0] for what in found} == {"records", "predict", "derived"}
+    assert all(row["ratio"] == 1 and row["met"] for row in found.values())
+    parts = {row["part"] for row in rows}
+    assert {"a lesson, 32 columns", "predicting, 48 columns", "memory"} <= parts
+
+
+@pytest.mark.parametrize("classes", [3, 2000])
+def test_made_up_models_are_those_that_lessons_make(classes: int) -> None:
+    """What is made by repeating records is what the method makes of all of them."""
+    known = KnownClasses(24, classes)
+    method = known.method()
+    assert isinstance(method.head(), FactoredHead) == (classes == 2000)
+    tested = method.learn(known.lesson(2))
+    assert len(tested.labels_N) > 0
+    assert method.head().classes == classes + 2
+    if classes == 2000:
+        kept, method.many.totals = method.many.require_totals(), None
+        for name, array in method.many.require_totals().arrays().items():
+            assert np.allclose(kept.arrays()[name], array, rtol=1e-9), name
+
+
 def test_a_part_that_fails_is_said_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +221,9 @@ def test_without_the_device_the_cpu_is_still_measured() -> None:
         (["--rounds", "0"], "rounds must be 1"),
         (["memory", "--demo"], "--demo belongs to the benchmark cpu"),
         (["alignment", "--backbone", "x"], "--backbone is for training, fisher, inference, growth"),
+        (["memory", "--classes", "10"], "--classes belongs to the benchmark scale"),
+        (["scale", "--width", "4"], "width 16 or more"),
+        (["scale", "--images", "100", "0"], "images must be 1 or more"),
         (["memory", "--out", "no folder/bench.json"], "cannot write no folder/bench.json"),
     ],
 )

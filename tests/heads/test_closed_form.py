@@ -15,7 +15,7 @@ from dafuse.heads.confidence import Temperature, unit_of
 from dafuse.heads.lifting import Lift, depth_weights
 from dafuse.heads.resting import at_rest, awake
 from dafuse.heads.scatter import ClasswiseScatter, PooledScatter
-from dafuse.heads.sums import ClassSums, classwise, pooled
+from dafuse.heads.sums import ClassSums, classwise, compact, from_compact, pooled
 
 LIBRARIES: dict[str, Callable[[np.ndarray], Any]] = {"numpy": lambda a: a, "torch": torch.tensor}
 every_library = pytest.mark.parametrize("library", LIBRARIES)
@@ -488,3 +488,33 @@ def test_few_rows_become_a_square_when_they_are_many() -> None:
         assert (scatter.rows() is not None) == (len(scatter.factor()) < 4)
     assert np.allclose(scatter.square(), rows.T @ rows)
     assert np.allclose(scatter.factor().T @ scatter.factor(), rows.T @ rows)
+
+
+def test_sums_of_a_shard_join_by_the_numbers_of_their_classes() -> None:
+    """Two classes of another numbering, of which one is new, and none in between."""
+    rng = np.random.default_rng(0)
+    hidden_NM, labels_N = rng.normal(size=(40, 9)), rng.integers(0, 2, 40)
+    whole, part = classwise(9, 12, np.zeros(0)), classwise(9, 12, np.zeros(0))
+    before = rng.normal(size=(10, 9)), np.full(10, 1)
+    whole.add(*before)
+    part.add(*before)
+    whole.add(hidden_NM, np.array([4, 1])[labels_N])
+    shard = classwise(9, 12, np.zeros(0))
+    shard.add(hidden_NM, labels_N)
+    part.merge(from_compact(compact(shard), 12), [4, 1])
+    assert part.classes == whole.classes == 5
+    assert np.array_equal(part.counts_C, whole.counts_C)
+    assert np.allclose(part.means_CM, whole.means_CM, atol=1e-12)
+    assert np.allclose(part.scatter.square(), whole.scatter.square(), atol=1e-9)
+
+
+def test_a_compact_shard_has_the_directions_that_are_there() -> None:
+    rng, sums = np.random.default_rng(1), classwise(20, 16, np.zeros(0))
+    sums.add(rng.normal(size=(23, 20)), np.repeat([0, 1, 2], [3, 19, 1]))
+    small = compact(sums)
+    assert small["ranks"].tolist()[1:] == [16, 0]
+    assert small["ranks"][0] in (2, 3)  # the third is zero, or nearly so
+    assert len(small["directions"]) == small["ranks"].sum()
+    again = from_compact(small, 16)
+    assert np.array_equal(again.scatter.directions_CRM[1:], sums.scatter.directions_CRM[1:])
+    assert np.allclose(again.scatter.square(), sums.scatter.square(), atol=1e-12)

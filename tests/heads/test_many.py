@@ -34,11 +34,11 @@ class World:
         return (self.means[labels] + noise).astype(np.float32), labels
 
 
-def empty(penalty: float | None = 0.01) -> ManyClasses:
+def empty(penalty: float | None = 0.01, rank: int = 4) -> ManyClasses:
     def nothing(number: int) -> dict[str, np.ndarray]:
         raise AssertionError(f"the record of class {number} is stored nowhere")
 
-    return ManyClasses(WIDTH, 4, penalty, TOKEN, np.ones(WIDTH, np.float32), nothing)
+    return ManyClasses(WIDTH, rank, penalty, TOKEN, np.ones(WIDTH, np.float32), nothing)
 
 
 def record_sums(solved: ManyClasses) -> ClassSums:
@@ -169,6 +169,34 @@ def test_classes_that_are_taken_up_and_dropped_leave_what_was_there() -> None:
     after = solved.require_totals().matrix(5, solved.images)
     assert np.allclose(whole(after), whole(before), rtol=1e-10)
     assert np.allclose(weights(solved), kept, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 128])
+def test_sums_that_are_taken_up_count_with_the_next_lesson(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lesson in parts, known and new classes in any order, is the lesson in one."""
+    monkeypatch.setattr(many_classes, "AT_ONCE", at_once)
+    world, one, other = World(), empty(rank=30), empty(rank=30)
+    first, lesson = world.images(range(4)), world.images([1, 3, 4, 5, 6])
+    for solved in (one, other):
+        solved.learn(*first)
+    one.learn(*lesson)
+    images, labels = lesson
+    tried = np.arange(len(labels)) % 2 == 0
+    for numbers in ([4, 1], [6, 3, 5]):
+        part = classwise(WIDTH, 30, images)
+        for place, number in enumerate(numbers):
+            rows = (labels == number) & ~tried
+            part.add(images[rows], np.full(rows.sum(), place))
+        other.take_up(np.array(numbers), part)
+    other.learn(images[tried], labels[tried])
+    assert np.array_equal(other.counts_C, one.counts_C)
+    apart = np.abs(other.means_CM.astype(int) - one.means_CM)
+    assert apart.max() <= 1
+    assert np.allclose(
+        weights(other), weights(one), rtol=0.05, atol=0.05 * np.abs(weights(one)).max()
+    )
 
 
 def test_more_images_of_a_class_are_joined_when_models_are() -> None:

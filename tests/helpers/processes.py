@@ -38,7 +38,7 @@ def dafuse(
         before: called in the new process before the command; a function of a module
     """
     if at is not None:
-        before = partial(_signal_at, *at, by)
+        before = partial(signal_at, *at, by)
     environment = clean_environment()
     return command.run(*arguments, folder=folder, before=before, environment=environment)
 
@@ -76,7 +76,8 @@ def limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def _signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
+def signal_at(module: str, path: str, count: int, number: signal.Signals) -> None:
+    """Let this process send itself a signal at a call of a function of a module."""
     # tests that were started in the background inherit an ignored SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)
     owner = import_module(module)

@@ -1,8 +1,11 @@
 """Ray clusters of several nodes on this machine, which listen on the loopback interface."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from helpers.places import ROOT
 
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address
 
@@ -13,6 +16,8 @@ def ray_cluster(cpus: list[int]) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = str(ROOT / "tests")  # nodes open what tests send
     started = Cluster(
         initialize_head=True,
         head_node_args={
@@ -28,3 +33,5 @@ def ray_cluster(cpus: list[int]) -> Iterator[Any]:
     finally:
         ray.shutdown()
         started.shutdown()
+        os.environ.clear()
+        os.environ.update(before)

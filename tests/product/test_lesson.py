@@ -175,7 +175,7 @@ class TestLessons:
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
     @pytest.mark.parametrize(
-        "where", ["classifier.teach", "lesson.put_arrays", "folder.ModelFolder.publish"]
+        "where", ["lesson.teach", "lesson.put_arrays", "folder.ModelFolder.publish"]
     )
     def test_interrupted_it_leaves_the_model_as_it_was(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

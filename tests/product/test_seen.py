@@ -9,7 +9,15 @@ from PIL import Image
 
 from dafuse.data.images import reduced
 from dafuse.product.classifier import Classifier
-from dafuse.product.seen import MOST_OBJECTS, Seen, digest_of, new_key, with_lesson
+from dafuse.product.seen import (
+    MOST_OBJECTS,
+    Hashes,
+    MetSoFar,
+    Seen,
+    digest_of,
+    new_key,
+    with_lesson,
+)
 from helpers.product_models import create, files, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -37,13 +45,20 @@ def test_a_large_picture_has_the_digest_of_what_it_is_reduced_to() -> None:
     assert digest_of(large) != digest_of(255 - large)
 
 
+def of_lesson(seen: Seen, digests: list[bytes], classes: list[int]) -> Hashes:
+    met = MetSoFar()
+    for digest, label in zip(digests, classes, strict=True):  # each a shard of its own
+        met.add(np.array([seen.hash_of(digest)], np.uint64), np.array([label]))
+    return met.all(np.arange(max(classes) + 1))
+
+
 def test_hashes_are_found_by_their_key_alone(tmp_path: Path) -> None:
     digests = [digest_of(np.full((2, 2, 3), level, np.uint8)) for level in range(50)]
     classifier = taught(tmp_path / "model", {0: 2})
     version = replace(classifier.version, seen=[], key=new_key())
     folder, classes = classifier.folder, [level % 3 for level in range(40)]
     seen = Seen.of(folder, version)
-    objects = with_lesson(folder, version, seen, digests[:40], classes)
+    objects = with_lesson(folder, version, seen, of_lesson(seen, digests[:40], classes))
     seen = Seen.of(folder, replace(version, seen=objects))
     assert [seen.class_of(digest) for digest in digests[:4]] == [0, 1, 2, 0]
     assert not any(seen.class_of(digest) is not None for digest in digests[40:])
@@ -70,7 +85,8 @@ def test_hashes_of_very_many_lessons_become_one_object(tmp_path: Path) -> None:
     for number in range(MOST_OBJECTS + 1):
         digest = digest_of(np.full((1, 1, 3), number, np.uint8))
         seen = Seen.of(folder, version)
-        version = replace(version, seen=with_lesson(folder, version, seen, [digest], [number]))
+        lesson = of_lesson(seen, [digest], [number])
+        version = replace(version, seen=with_lesson(folder, version, seen, lesson))
     assert len(version.seen) == 1
     (kept,) = Seen.of(folder, version).by_key.values()
     assert sorted(kept.classes_N) == list(range(MOST_OBJECTS + 1))

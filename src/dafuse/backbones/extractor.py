@@ -52,6 +52,7 @@ class Extractor:
         """
         path = self._file = Path(file).expanduser()
         self.threads = threads or available_processors()
+        self.device = device  # as it was asked for
         self._session = open_session(path, self.threads, device, with_files=True)
         self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
         _require_weights(path, self._card.sha256)

@@ -95,7 +95,7 @@ def _lesson(setting: Setting, sizes: ProductSizes) -> list[BenchRow]:
         def plain() -> float:
             out = Path(folder) / "means.npy"
             module = "dafuse.benchmarks.plain_lesson"
-            return _process(sys.executable, "-m", module, images, out)[0]
+            return in_new_process(sys.executable, "-m", module, images, out)[0]
 
         def learn() -> float:
             with tempfile.TemporaryDirectory(dir=folder) as fresh:
@@ -166,10 +166,10 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def _dafuse(*arguments: object) -> tuple[float, float]:
-    return _process(sys.executable, "-m", "dafuse", *arguments)
+    return in_new_process(sys.executable, "-m", "dafuse", *arguments)
 
 
-def _process(*command: object) -> tuple[float, float]:
+def in_new_process(*command: object) -> tuple[float, float]:
     """Return the seconds and the peak memory in MB of a command that must succeed."""
     launched = [sys.executable, "-c", LAUNCHER, *map(str, command)]
     done = subprocess.run(launched, capture_output=True, text=True, check=True)

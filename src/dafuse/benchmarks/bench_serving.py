@@ -23,7 +23,11 @@ from dafuse.errors import DafuseError
 from dafuse.product.classifier import Classifier
 
 CLASSES = 5
-WORKERS = (1, 2)
+SERVERS = {
+    "1 worker": ["--workers", "1"],
+    "1 worker, 1 thread": ["--workers", "1", "--threads", "1"],
+    "2 workers, 1 thread each": ["--workers", "2", "--threads", "1"],
+}
 SERVING = re.compile(r"at (http://\S+);")
 
 
@@ -50,26 +54,31 @@ def parts(setting: Setting) -> Parts:
 
 
 def _workers(setting: Setting, sizes: ServingSizes, clients: int) -> list[BenchRow]:
-    late: dict[int, Measured] = {workers: Measured() for workers in WORKERS}
+    late = {name: Measured() for name in SERVERS}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model, image = _exported(Path(folder), sizes)
-        servers = {workers: stack.enter_context(_serving(model, workers)) for workers in WORKERS}
+        servers = {
+            name: stack.enter_context(_serving(model, options)) for name, options in SERVERS.items()
+        }
 
-        def ask(workers: int) -> float:
-            found = _asked(servers[workers], image, clients, sizes.requests)
-            late[workers].values.append(found.latency(99))
+        def ask(name: str) -> float:
+            found = _asked(servers[name], image, clients, sizes.requests)
+            late[name].values.append(found.latency(99))
             return found.rate
 
-        for workers in WORKERS:  # what is done once is done, by each worker
-            _asked(servers[workers], image, 8, 40)
-        variants = {f"{workers} workers": partial(ask, workers) for workers in WORKERS}
-        rates = list(setting.alternate(variants, f"serving {clients} clients").values())
+        for url in servers.values():  # what is done once is done, by each worker
+            _asked(url, image, 8, 40)
+        variants = {name: partial(ask, name) for name in SERVERS}
+        rates = setting.alternate(variants, f"serving {clients} clients")
     note = f"{sizes.requests} requests a round, an image {sizes.height} pixels high"
+    one, alone, two = SERVERS
     return [
-        compared("1 worker", "requests/s", rates[0], note=note),
-        compared("2 workers", "requests/s", rates[1], ("1 worker", rates[0])),
-        compared("1 worker, p99", "ms", late[1]),
-        compared("2 workers, p99", "ms", late[2], ("1 worker", late[1]), "share"),
+        compared(one, "requests/s", rates[one], note=note),
+        compared(alone, "requests/s", rates[alone], (one, rates[one])),
+        compared(two, "requests/s", rates[two], (one, rates[one])),
+        compared(f"{one}, p99", "ms", late[one]),
+        compared(f"{alone}, p99", "ms", late[alone], (one, late[one]), "share"),
+        compared(f"{two}, p99", "ms", late[two], (one, late[one]), "share"),
     ]
 
 
@@ -92,12 +101,10 @@ def _asked(url: str, image: Path, clients: int, requests: int) -> Loaded:
 
 
 @contextmanager
-def _serving(model: Path, workers: int) -> Iterator[str]:
-    """Serve the model by so many workers while the block lasts; its address."""
+def _serving(model: Path, options: list[str]) -> Iterator[str]:
+    """Serve the model while the block lasts; its address."""
     command = [sys.executable, "-m", "dafuse", "serve", str(model), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True
-    ) as server:
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             found = SERVING.search(server.stdout.readline())

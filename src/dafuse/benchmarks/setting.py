@@ -40,6 +40,9 @@ class Setting:
     backbone: str | None = None  # replaces the benchmark's own
     quick: bool = False
     demo: bool = False
+    classes: tuple[int, ...] = ()  # of `bench scale`; none: its own
+    images: tuple[int, ...] = ()
+    width: int | None = None  # columns of its made-up features
     progress: Progress = field(default_factory=Progress)
 
     @property

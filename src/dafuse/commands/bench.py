@@ -36,6 +36,7 @@ BENCHMARKS = {  # name -> what it measures; its module is bench_NAME in dafuse.b
     "backbones": "milliseconds for an image by each named network, on the CPU",
     "serving": "dafuse serve by two workers against one: requests a second, p99",
     "product": "cold: one prediction; a lesson against a plain script; many classes against few",
+    "scale": "lessons and predictions of 10 to 100,000 classes, bytes, memory of 10 million images",
 }
 Names = Annotated[
     str,
@@ -43,6 +44,8 @@ Names = Annotated[
         help="all if left out: " + "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
     ),
 ]
+Counts = Annotated[Sequence[int], Parameter(consume_multiple=1)]
+LEAST_WIDTH = 16  # of made-up features
 OF_ANY_BACKBONE = ("training", "fisher", "inference", "growth", "backbones")
 
 
@@ -54,6 +57,9 @@ def bench(
     out: str = "bench.json",
     quick: bool = False,
     demo: bool = False,
+    classes: Counts = (),
+    images: Counts = (),
+    width: int | None = None,
 ) -> None:
     """Measure speed and memory beside what they are to be compared with; print and write a table.
 
@@ -65,6 +71,9 @@ def bench(
         out: file for the numbers
         quick: take tiny sizes: does everything work?
         demo: with cpu: time demo-research too
+        classes: with scale: how many are known before a lesson; the first is compared with
+        images: with scale: how many are added up; the first is compared with
+        width: with scale: columns of made-up features
     """
     names = names or tuple(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
@@ -75,6 +84,12 @@ def bench(
         raise DafuseError(f"rounds must be 1 or more, not {rounds}")
     if demo and "cpu" not in names:
         raise DafuseError("--demo belongs to the benchmark cpu")
+    of_scale = {"classes": classes, "images": images, "width": width}
+    if given := [name for name, value in of_scale.items() if value not in ((), None)]:
+        if "scale" not in names:
+            raise DafuseError(f"--{given[0]} belongs to the benchmark scale")
+        if min([*classes, *images, 1]) < 1 or (width is not None and width < LEAST_WIDTH):
+            raise DafuseError(f"classes and images must be 1 or more, width {LEAST_WIDTH} or more")
     if backbone and not set(names) & set(OF_ANY_BACKBONE):
         raise DafuseError(f"--backbone is for {', '.join(OF_ANY_BACKBONE)}")
     require_writable(out)
@@ -84,7 +99,8 @@ def bench(
     from dafuse.engine.display import TerminalProgress
 
     with TerminalProgress() as progress:
-        setting = Setting(device, rounds, backbone, quick, demo, progress)
+        scale = (tuple(classes), tuple(images), width)
+        setting = Setting(device, rounds, backbone, quick, demo, *scale, progress)
         report = _head(setting)
         start, rows = time.perf_counter(), report["rows"]
         for name in names:

@@ -10,7 +10,7 @@ from dafuse.commands.open_model import AS_USUAL, NetworkOptions, open_folder
 from dafuse.commands.options import Model
 from dafuse.engine.display import TerminalProgress
 from dafuse.product import steps
-from dafuse.product.folder import KEPT, ModelFolder
+from dafuse.product.folder import KEPT, UNFINISHED, ModelFolder
 from dafuse.product.summary import described
 from dafuse.product.version import VersionRef
 from dafuse.wording import counted, shown
@@ -94,7 +94,10 @@ def ctrl_c_tells(model: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_found(model, before, folder.current_if_any())) from None
+        found = _found(model, before, folder.current_if_any())
+        if list(folder.path.glob(f"{UNFINISHED}/*.safetensors")):
+            found += "; the same command goes on where this one ended"
+        raise KeyboardInterrupt(found) from None
 
 
 def _found(model: str, before: VersionRef | None, after: VersionRef | None) -> str:

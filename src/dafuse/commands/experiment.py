@@ -11,26 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.table import Table
 
 from dafuse.commands.options import Rest
+from dafuse.commands.plans import Spread, make_steps, show_plan
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError, did_you_mean
-from dafuse.experiments.declared import EXPERIMENTS, MEASUREMENT, Experiment, MeasureOptions
-from dafuse.files import make_folder
-from dafuse.progress import Progress
+from dafuse.experiments.declared import EXPERIMENTS, Experiment, MeasureOptions
 from dafuse.report.outputs import write_outputs
 from dafuse.report.tables import terminal_rows
 
 if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
-    from dafuse.experiments.few_images import FewImages
-    from dafuse.experiments.measurement import Measurement
+    from dafuse.experiments.making import Step
     from dafuse.experiments.plan import PlannedRun
 
-    Step = PlannedRun | Measurement | FewImages
-
+HERE = Spread()
 EACH = MeasureOptions()
 Measure = Annotated[
     MeasureOptions, Parameter(name="*", name_transform=lambda option: f"measure-{option}")
@@ -50,6 +46,7 @@ def experiment(
     out: str = "runs",
     dry_run: bool = False,
     report_only: bool = False,
+    spread: Annotated[Spread, Parameter(name="*")] = HERE,
     measure: Measure = EACH,
 ) -> None:
     """Make a table or figure of the paper: all its runs, then a report over them.
@@ -71,12 +68,13 @@ def experiment(
         )
     if dry_run and report_only:
         raise DafuseError("either --dry-run or --report-only, not both")
+    spread.require_valid()
     experiment = EXPERIMENTS[name]
     _require_measurable(name, experiment, measure)
     texts, words = method_options(rest)
     folder = _folder(out)
     asked = ExperimentRequest(
-        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only
+        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only, spread
     )
     if experiment.cells:
         _cells(asked, texts, words)
@@ -94,6 +92,7 @@ class ExperimentRequest:
     out: Path
     dry_run: bool
     report_only: bool
+    spread: Spread
 
     def file(self, config: "RunConfig") -> Path:
         """Return the name of the outputs, but for its suffix."""
@@ -105,6 +104,7 @@ def _runs(
 ) -> None:
     """Make an experiment of runs, its report, tables and figure."""
     base, common = parsed(words, texts, asked.experiment)
+    from dafuse.experiments.making import count_of, name_of
     from dafuse.experiments.plan import estimates, measurements, plan
 
     experiment, out = asked.experiment, asked.out
@@ -114,28 +114,24 @@ def _runs(
     file = asked.file(planned[0].config)
     if asked.dry_run:
         known = [*estimates(planned, out), *(each.seconds_to_go() for each in measured)]
-        _show_plan(steps, known, out)
+        show_plan(steps, known, out)
         makes = f"{', '.join(experiment.tables)} and the figure {experiment.figure}"
         print(f"makes {file}.html, .md and .png: {makes}")
         return
     failed = _make(steps, asked)
-    missing = [f"{_name(step)} ({step.state()})" for step in steps if not step.finished()]
+    missing = [f"{name_of(step)} ({step.state()})" for step in steps if not step.finished()]
     _report(asked, planned, missing, file)
     if missing:
         print(f"missing: {'; '.join(missing)}")
     if failed:
-        raise DafuseError(f"{len(failed)} of {_count(steps)} failed: {'; '.join(failed)}")
+        raise DafuseError(f"{len(failed)} of {count_of(steps)} failed: {'; '.join(failed)}")
 
 
 def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
     """Make the steps, unless only a report is asked for. Returns those that failed."""
     if asked.report_only:
         return []
-    make_folder(asked.out)
-    from dafuse.engine.display import TerminalProgress
-
-    with TerminalProgress() as progress:
-        return make_all(steps, progress)
+    return make_steps(steps, asked.out, asked.spread)
 
 
 def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str]) -> None:
@@ -143,6 +139,8 @@ def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[st
     if texts:
         option = next(iter(texts)).replace("_", "-")
         raise DafuseError(f"{asked.name} has no runs: leave --method.{option} out")
+    if asked.spread != HERE:
+        raise DafuseError(f"{asked.name} has no runs: leave --parallel and --cluster out")
     base = parse(words)
     from dafuse.experiments.few_images import FewImages
     from dafuse.report.measured_few_images import read_cells, table, write_cells
@@ -150,7 +148,7 @@ def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[st
     step = FewImages.asked(base, asked.seeds, asked.out)
     file = asked.file(step.config)
     if asked.dry_run:
-        _show_plan([step], [None if not step.finished() else 0.0], asked.out)
+        show_plan([step], [None if not step.finished() else 0.0], asked.out)
         print(f"makes {file}.md and .png")
         return
     failed = _make([step], asked)
@@ -175,89 +173,6 @@ def _report(
     title = f"{asked.name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
     tables, figure = asked.experiment.tables, asked.experiment.figure
     print("\n".join(write_outputs(runs, file, title, tables, figure, missing)))
-
-
-def make_all(steps: "Sequence[Step]", progress: Progress) -> list[str]:
-    """Make every step that is not finished. Returns what failed, and why."""
-    from dafuse.engine.run import prepare
-
-    failed: list[str] = []
-    bench = None
-    recorders_first = sorted(steps, key=lambda step: step.config.replay is not None)
-    for number, step in enumerate(recorders_first, 1):
-        progress.say(f"--- {number}/{len(steps)}: {_name(step)}")
-        if step.finished():
-            progress.say(f"{step.folder} is finished; nothing to compute")
-            continue
-        bench = bench or prepare(step.config, progress)
-        try:
-            step.make(progress, bench)
-        except Exception as error:  # the others are worth having all the same
-            why = (
-                str(error) if isinstance(error, DafuseError) else f"{type(error).__name__}: {error}"
-            )
-            failed.append(f"{_name(step)} ({why})")
-            progress.say(f"failed: {why}")
-    return failed
-
-
-def _name(step: "Step") -> str:
-    return f"{step.label}, seed {step.config.seed}"
-
-
-def _count(steps: "Sequence[Step]") -> str:
-    if any(step.label == MEASUREMENT for step in steps):
-        return f"{len(steps)} runs and measurements"
-    return "1 run" if len(steps) == 1 else f"{len(steps)} runs"
-
-
-def _show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path) -> None:
-    states = [step.state() for step in steps]
-    told_of = list(zip(steps, states, known, strict=True))
-    damaged = states.count("damaged")
-    new = [step for step, state, sure in told_of if sure is None and state != "damaged"]
-    guessed, why_not = _guessed(new)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "seed", "how far", "seconds to go", "folder", "how"):
-        table.add_column(heading, overflow="fold")
-    for step, state, sure in told_of:
-        guess = guessed.get(_name(step))
-        shown = f"{sure:.0f}" if sure is not None else "?" if guess is None else f"~{guess:.0f}"
-        seed, how = str(step.config.seed), "" if state == "finished" else step.how()
-        table.add_row(step.label, seed, state, shown, step.folder.name, how)
-    total = sum(seconds or 0 for seconds in known) + sum(guessed.values())
-    told = [f"{damaged} damaged"] if damaged else []
-    if damaged + len(new) < len(steps) or guessed:
-        told.append(f"about {_duration(total)} to go")
-    if why_not:
-        told.append(f"for {len(new)} the time is unknown: {why_not}")
-    if guessed:
-        some = "a guess" if len(guessed) == len(steps) else f"{len(guessed)} of them guessed"
-        told.append(f"{some} from one timed pass, as none of the kind is finished in {out} yet")
-    console = wide_console()
-    console.print(table)
-    summary = f"{_count(steps)}: {'; '.join(told)}"
-    console.print(summary, highlight=False, markup=False, soft_wrap=True)
-
-
-def _guessed(steps: "Sequence[Step]") -> tuple[dict[str, float], str]:
-    """Guessed seconds of steps that were never timed, by name; or why there are none."""
-    if not steps:
-        return {}, ""
-    from dafuse.experiments.guess import Guess
-
-    try:
-        guess = Guess(steps[0].config)
-        return {_name(step): step.guessed(guess) for step in steps}, ""
-    except DafuseError as error:
-        return {}, str(error)
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _folder(name: str) -> Path:

@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from dafuse.backbones.registry import next_better
 from dafuse.commands.open_model import (
-    AS_USUAL,
+    ON_ONE_DEVICE,
     BackboneName,
+    LessonNetwork,
     MethodName,
-    NetworkOptions,
     open_or_create,
 )
-from dafuse.commands.options import Source
+from dafuse.commands.options import Cluster, Source
 from dafuse.errors import DafuseError
+from dafuse.processes import rank_here, started_on
+from dafuse.taught.table import find_taught
 from dafuse.wording import shown_lines
 
 if TYPE_CHECKING:
+    from dafuse.product.classifier import Classifier
     from dafuse.product.version import Version
 
 
@@ -38,7 +43,8 @@ def learn(
     epochs: int | None = None,
     lr: float | None = None,
     flip: bool | None = None,
-    network: NetworkOptions = AS_USUAL,
+    cluster: Cluster = None,
+    network: LessonNetwork = ON_ONE_DEVICE,
 ) -> None:
     """Learn the classes of a folder: new ones, and more about those that the model knows.
 
@@ -66,21 +72,61 @@ def learn(
     """
     from dafuse.commands.change import ctrl_c_tells
     from dafuse.data.own_data import lesson_images
-    from dafuse.engine.display import TerminalProgress
+    from dafuse.engine.display import shown_progress
 
+    network = replace(network, devices=_devices(network.devices))
     with ctrl_c_tells(model):
-        with TerminalProgress() as progress:
+        with shown_progress() as progress, ExitStack() as shared:
             lesson = lesson_images(source, None)  # what is wrong with it is said first
             new = {"backbone": backbone, "method": method, "seed": seed}
             made_with = _settings(settings, tune)
             classifier = open_or_create(model, network, made_with, weights_sha256, **new)
             options: dict[str, Any] = {"holdout": holdout, "epochs": epochs, "lr": lr, "flip": flip}
             classifier.lesson_options(options)  # so is what is wrong with these
+            if network.devices > 1:
+                if rank_here():
+                    _follow(classifier)
+                    return
+                shared.enter_context(_several(classifier, network.devices))
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))
-            report = classifier.learn(lesson, recognise=recognise, progress=progress, **options)
+            report = classifier.learn(
+                lesson, recognise=recognise, cluster=cluster, progress=progress, **options
+            )
         print(shown_lines(report.lines()))
+
+
+def _devices(asked: int) -> int:
+    """Return the number of devices of this machine, as torchrun started their processes if so."""
+    devices, nodes = started_on(asked, 1)
+    if nodes > 1:
+        raise DafuseError("a lesson is learned on one machine: start torchrun with --nnodes 1")
+    return devices
+
+
+def _several(classifier: "Classifier", devices: int) -> AbstractContextManager[None]:
+    """Share a lesson among several devices; refuse where nothing is trained."""
+    version = classifier.version
+    if not find_taught(version.method, version.settings).trains:
+        raise DafuseError(
+            f"--devices {devices} shares out training, and this model's method, {version.method}, "
+            "trains nothing: leave it out, or make a new model with --tune; to compute features on "
+            "several machines or in several processes, use --cluster"
+        )
+    from dafuse.taught.several_devices import several
+
+    extractor: Any = classifier.extractor  # of torch, as all that train need
+    return several(extractor)
+
+
+def _follow(classifier: "Classifier") -> None:
+    """Do this process's share of the lesson that the first one tells."""
+    from dafuse.taught.several_devices import follow
+
+    version, extractor = classifier.version, classifier.extractor
+    shared: Any = extractor
+    follow(shared, version.method, version.settings, version.seed)
 
 
 def _settings(texts: Sequence[str], tune: bool) -> dict[str, Any]:

@@ -51,6 +51,28 @@ class NetworkOptions:
 AS_USUAL = NetworkOptions()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LessonNetwork(NetworkOptions):
+    """Options of how the network of a model is opened that several devices may teach."""
+
+    devices: Annotated[
+        int,
+        Parameter(
+            help="for a lesson that trains: how many devices of this machine share the work, a "
+            "process each; on a CPU so many processes"
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.devices < 1:
+            raise DafuseError(f"--devices must be at least 1, not {self.devices}")
+
+
+ON_ONE_DEVICE = LessonNetwork()
+
+
 def is_exported(model: str) -> bool:
     """Tell whether this names an exported .onnx file, and not a model's folder."""
     return model.lower().endswith(".onnx") and not Path(model).is_dir()

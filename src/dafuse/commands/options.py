@@ -28,8 +28,10 @@ Source = Annotated[
     str,
     Parameter(
         help="a folder with a folder of images for each class; or a .csv or .parquet with the "
-        "columns path and label; or an .npz of train_images and train_labels (perhaps also "
-        "test_images, test_labels and, where labels are numbers, class_names)"
+        "columns path and label; or .tar files of images and labels (WebDataset): one, a folder or "
+        "a pattern; each of these also at https:// or s3:// (docs/cluster.md); or an .npz of "
+        "train_images and train_labels (perhaps also test_images, test_labels and, where labels "
+        "are numbers, class_names)"
     ),
 ]
 Rest = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]  # for another function

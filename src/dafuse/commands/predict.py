@@ -15,6 +15,8 @@ from dafuse.commands.options import Asked
 from dafuse.data.dataset import Skipped, in_few_lines
 from dafuse.data.folders import images_below
 from dafuse.data.images import UnreadableImage
+from dafuse.data.remote import is_url
+from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 from dafuse.progress import Bar, LineProgress, Progress
 from dafuse.wording import shown, shown_json
@@ -22,7 +24,7 @@ from dafuse.wording import shown, shown_json
 if TYPE_CHECKING:
     from dafuse.product.predictor import Prediction
 
-    Answers = Iterable[tuple[Path, Prediction | UnreadableImage]]
+    Answers = Iterable[tuple[Path | StoredImage, Prediction | UnreadableImage]]
 
 
 def predict(
@@ -42,7 +44,7 @@ def predict(
     others are still answered.
 
     Args:
-        images: files, folders (and all in them), patterns
+        images: files, folders (and all in them), patterns, URLs
         top: how many classes to name
         threshold: familiarity (see --json) below which the answer is unknown; the model's own if
             left out
@@ -66,7 +68,7 @@ def predict(
         print(shown(f"dafuse: there is no image in {text}"), file=sys.stderr)
     for line in in_few_lines(skipped):
         print(shown(f"dafuse: {line}"), file=sys.stderr)
-    unreadable: list[Path] = []
+    unreadable: list[Path | StoredImage] = []
     least = threshold if unknown else -math.inf
     answers = zip(found, opened.answers(found, top, least), strict=True)
     show = _show_json if json else _show_csv if csv else _show_text
@@ -78,16 +80,19 @@ def predict(
         sys.exit(1)
 
 
-def find_images(given: Sequence[str]) -> tuple[list[Path], list[str], list[Skipped]]:
-    """Return files as they are given, the images of folders, and what patterns match.
+def find_images(given: Sequence[str]) -> tuple[list[Path | StoredImage], list[str], list[Skipped]]:
+    """Return files as they are given, the images of folders, what patterns match, and URLs.
 
     Also return which folders and patterns have no image, and which files are no images. A file that
     is named need not exist.
     """
-    found: list[Path] = []
+    found: list[Path | StoredImage] = []
     missing: list[str] = []
     skipped: list[Skipped] = []
     for text in given:
+        if is_url(text):
+            found.append(StoredImage(text))
+            continue
         path = Path(text).expanduser()
         paths = [path]
         if not path.exists() and glob.has_magic(text):
@@ -105,7 +110,9 @@ def find_images(given: Sequence[str]) -> tuple[list[Path], list[str], list[Skipp
     return found, missing, skipped
 
 
-def _noting_unreadable(answers: "Answers", unreadable: list[Path], bar: Bar) -> "Answers":
+def _noting_unreadable(
+    answers: "Answers", unreadable: list[Path | StoredImage], bar: Bar
+) -> "Answers":
     for path, answer in answers:
         bar.advance()
         if isinstance(answer, UnreadableImage):

@@ -100,7 +100,7 @@ def serve(
     if open:
         _open(_address(ANY.get(host, host), listening), access)
     if workers > 1:
-        from dafuse.commands.workers import Opening, run_workers
+        from dafuse.commands.serve_workers import Opening, run_workers
 
         del served  # each worker opens its own
         run_workers(Opening(model, network, access, limits, name), listening, workers)
@@ -141,7 +141,7 @@ def prepare_process() -> None:
 
 def _shared_out(network: NetworkOptions, workers: int, allow_learn: bool) -> NetworkOptions:
     """Return how each worker opens the model: with its share of the processors."""
-    from dafuse.commands.workers import require_number
+    from dafuse.commands.serve_workers import require_number
 
     processors = available_processors()
     require_number(workers, processors)

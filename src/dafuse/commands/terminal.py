@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dafuse.report import measured_approximations, paired
+from dafuse.report import intervals, measured_approximations, paired
 from dafuse.report.page import write_page
 from dafuse.report.runs import RunResult
 from dafuse.report.tables import grid, make_table, terminal, terminal_rows
@@ -31,6 +31,8 @@ def show_results(
     console.print(terminal(make_table(runs)))
     if crossed := grid(runs):
         console.print(terminal_rows(*crossed))
+    if over_seeds := intervals.plain_rows(runs):
+        console.print(terminal_rows(intervals.header(), over_seeds))
     if pairs := paired.pairings(runs):
         console.print(terminal_rows(paired.header(), paired.plain_rows(pairs)))
     for run in runs:

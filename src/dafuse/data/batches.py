@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dafuse.data.dataset import Dataset, ImageSet, Items
 from dafuse.data.decoding import decode_all
-from dafuse.data.images import read_image
+from dafuse.data.images import pixels_of
 from dafuse.data.preprocessing import Interpolation, Preprocessing
 from dafuse.data.transforms import centre_crops, crop_and_resize, random_crops
 from dafuse.errors import DafuseError
@@ -228,7 +228,7 @@ class _Crops(TorchDataset[Tensor]):
 
     def __getitem__(self, row: int) -> Tensor:
         item = self.items[int(self.index[row])]
-        image = Image.fromarray(item if isinstance(item, np.ndarray) else read_image(item))
+        image = Image.fromarray(pixels_of(item))
         top, left, height, width = self.boxes[row].tolist()
         box = left, top, left + width, top + height
         square, kernel = (self.size, self.size), Image.Resampling[self.kernel.upper()]

@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-# image files or pixels of any sizes, uint8 [H, W, 3] each; or pixels uint8 [N, H, W, 3]
-Items = Sequence[Path] | Sequence[Path | np.ndarray] | np.ndarray
+from dafuse.data.stored import StoredImage
+
+Item = Path | StoredImage | np.ndarray  # the last uint8 [H, W, 3] of any size
+Items = Sequence[Path] | Sequence[Item] | np.ndarray  # the last uint8 [N, H, W, 3]
 Part = Literal["train", "test"]
 SHOWN = 3  # files that a line names
 
@@ -87,6 +89,9 @@ class Dataset:
                 if isinstance(item, np.ndarray):
                     digest.update(np.ascontiguousarray(item).tobytes())
                     continue
+                if isinstance(item, StoredImage):
+                    digest.update(f"{item} {item.state}\n".encode())
+                    continue
                 digest.update(f"{item.parent.name}/{item.name} {item.stat().st_size}\n".encode())
         return digest.hexdigest()
 
@@ -94,7 +99,7 @@ class Dataset:
 class Listed(NamedTuple):
     """One part of a source: images, the name of each one's class, and what was skipped."""
 
-    items: Sequence[Path | np.ndarray] | np.ndarray
+    items: Items
     names: list[str]
     skipped: list[Skipped]
 

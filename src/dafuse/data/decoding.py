@@ -11,14 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 
-from dafuse.data.dataset import Items
-from dafuse.data.images import AnyImage, UnreadableImage, pixels_of, read_image
+from dafuse.data.dataset import Item, Items
+from dafuse.data.images import AnyImage, UnreadableImage, pixels_of
+from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 
 AnyImages = AnyImage | Iterable[AnyImage]
 Result = TypeVar("Result")
 AT_ONCE = 32  # images decoded and computed together: memory stays the same however many there are
+WAITING = 16  # images that are fetched together from elsewhere, where threads mostly wait
 NO_PIXELS = np.empty((0, 0, 3), dtype=np.uint8)  # stands where an image could not be read
 
 
@@ -26,7 +28,9 @@ def as_list(images: AnyImages) -> list[AnyImage]:
     """Return a list of one image or of many; an array of four dimensions is many."""
     if isinstance(images, np.ndarray):
         return list(images) if images.ndim == 4 else [images]
-    return [images] if isinstance(images, str | Path | bytes | Image.Image) else list(images)
+    if isinstance(images, str | Path | bytes | StoredImage | Image.Image):
+        return [images]
+    return list(images)
 
 
 def read_all(
@@ -43,7 +47,10 @@ def read_all(
             return error
         return pixels_HW3 if cut is None else cut(pixels_HW3)
 
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    at_once = threads or os.cpu_count() or 1
+    if any(isinstance(one, StoredImage) and one.is_remote for one in images):
+        at_once = max(at_once, WAITING)
+    with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(attempt, images))
 
 
@@ -126,14 +133,12 @@ class _One(NamedTuple):
     reason: str = ""
 
 
-def _decode_each(
-    items: Sequence[Path | np.ndarray], workers: int, drop_pixels: Event
-) -> Iterator[_One]:
+def _decode_each(items: Sequence[Item], workers: int, drop_pixels: Event) -> Iterator[_One]:
     """Yield pixels, or the reason why there are none, in the order of the items."""
 
-    def decode(item: Path | np.ndarray) -> _One:
+    def decode(item: Item) -> _One:
         try:
-            image = item if isinstance(item, np.ndarray) else read_image(item)
+            image = item if isinstance(item, np.ndarray) else pixels_of(item)
         except UnreadableImage as error:
             return _One(NO_PIXELS, reason=str(error))
         return _One(NO_PIXELS if drop_pixels.is_set() else image, image.shape[:2])

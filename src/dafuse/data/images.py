@@ -20,9 +20,11 @@ from dafuse.data.formats import (
     most_pixels,
     why_unknown,
 )
+from dafuse.data.stored import StoredImage
 from dafuse.files import instead_of_file
 
-AnyImage = str | Path | bytes | Image.Image | np.ndarray  # an array is uint8 [H, W, 3] or [H, W]
+# an array is uint8 [H, W, 3] or [H, W]
+AnyImage = str | Path | bytes | StoredImage | Image.Image | np.ndarray
 # A reduced image has at most so many: networks look at 64 to 518 pixels a side, and a thousand
 # photographs as they come from a camera would take 36 GB. With another number here, models would
 # no longer recognise the large images that they were taught (`product.seen`).
@@ -40,6 +42,8 @@ def pixels_of(image: AnyImage) -> np.ndarray:
     """Return uint8 pixels [H, W, 3]; raise `UnreadableImage` with a short reason."""
     if isinstance(image, Image.Image):
         return to_rgb(image.copy())
+    if isinstance(image, StoredImage):
+        return read_image(_content(image))
     if not isinstance(image, np.ndarray):
         return read_image(image)
     if image.dtype != np.uint8:
@@ -89,6 +93,21 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
     except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableImage(reason) from error
+
+
+def _content(image: StoredImage) -> bytes:
+    """Return the bytes of an image that is stored elsewhere.
+
+    A server that does not answer is no reason to skip an image: that error goes on.
+    """
+    try:
+        return image.content()
+    except FileNotFoundError:
+        raise UnreadableImage("there is no such file") from None
+    except PermissionError:
+        raise UnreadableImage("reading it is not permitted") from None
+    except (OSError, ValueError) as error:
+        raise UnreadableImage(" ".join(str(error).split())) from None
 
 
 def opened(file: Path | io.BytesIO) -> Image.Image:

@@ -10,25 +10,35 @@ import numpy as np
 
 from dafuse.data.arrays import arrays_part
 from dafuse.data.class_names import check_class_names, taught_name
-from dafuse.data.dataset import Dataset, ImageSet, Listed, Part, Skipped
+from dafuse.data.dataset import Dataset, ImageSet, Item, Listed, Part, Skipped
 from dafuse.data.decoding import AnyImages, as_list
 from dafuse.data.folders import folder_part
 from dafuse.data.formats import looks_like_an_image
 from dafuse.data.images import AnyImage, UnreadableImage, pixels_of
+from dafuse.data.remote import is_url
+from dafuse.data.remote_folders import remote_folder_part, remote_kind
+from dafuse.data.stored import StoredImage
 from dafuse.data.tables import table_part
+from dafuse.data.tars import holds_tars, names_tars, tar_part
 from dafuse.errors import DafuseError
 
 KINDS = {".csv": "table", ".parquet": "table", ".pq": "table", ".npz": "arrays"}
-WANTED = "a folder with a folder for each class, a .csv or .parquet of paths and labels, or an .npz"
+WANTED = (
+    "a folder with a folder for each class, a .csv or .parquet of paths and labels, .tar files of "
+    "images and labels, or an .npz"
+)
 MISSING = {"None", "nan", "NaT", "<NA>"}  # as numpy and pandas have them
-Item = Path | np.ndarray
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Return the kind of source at the path; None if there is none."""
+    """Return the kind of source at the path or URL; None if there is none."""
+    if is_url(path):
+        return remote_kind(str(path))
     source = Path(path).expanduser()
     if source.is_dir():
-        return "folder"
+        return "tars" if holds_tars(source) else "folder"
+    if names_tars(source.name):
+        return "tars"
     return KINDS.get(source.suffix.lower()) if source.is_file() else None
 
 
@@ -40,7 +50,11 @@ def part_of(path: str | Path, part: Part) -> Listed:
     if kind == "folder":
         return folder_part(source, part)
     if kind == "table":
-        return table_part(source, part)
+        return table_part(path, part)
+    if kind == "tars":
+        return tar_part(str(path if is_url(path) else source), part)
+    if kind == "classes":
+        return remote_folder_part(str(path), part)
     if kind == "arrays":
         return arrays_part(source, part)
     if not source.exists():
@@ -93,6 +107,8 @@ def _name(label: object, number: int) -> str:
 
 
 def _item(image: AnyImage, number: int) -> Item:
+    if isinstance(image, StoredImage) or is_url(image):
+        return image if isinstance(image, StoredImage) else StoredImage(str(image))
     if isinstance(image, str | Path):
         return Path(image).expanduser()
     try:

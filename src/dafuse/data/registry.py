@@ -84,7 +84,7 @@ def resolve(name: str) -> tuple[str, dict[str, Any]]:
     if name in DATASETS:
         return name, {}
     kind = kind_of(name)
-    if kind is None:
+    if kind not in DATASETS:  # nor are tars or what is at a URL
         raise _unknown(name)
     return kind, {"root" if kind == "folder" else "file": str(Path(name).expanduser())}
 

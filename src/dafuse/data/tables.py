@@ -1,16 +1,20 @@
 """A table of image paths and labels: CSV, or parquet with the extra `tables`."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
 from dafuse.data.class_names import check_class_names
-from dafuse.data.columns import read_columns
-from dafuse.data.dataset import Dataset, Listed, Part, Skipped, no_test_part
+from dafuse.data.columns import MOST_BYTES, read_columns
+from dafuse.data.dataset import Dataset, Item, Listed, Part, Skipped, no_test_part
+from dafuse.data.remote import is_url, read_whole
 from dafuse.data.splits import check_test_classes, divide, first_few, split_per_class
+from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
 
+COLUMNS = ("path", "label", "split")
 SPLIT_NAMES = {"train": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
 
 
@@ -59,7 +63,7 @@ def table_part(file: str | Path, part: Part) -> Listed:
 
     To test with, the training images will do where there are no others; that is said.
     """
-    rows = _rows(Path(file).expanduser(), "path", "label", "split")
+    rows, base = _rows_of(file)
     skipped: list[Skipped] = []
     if rows.parts is not None:
         parts = rows.parts if part == "test" else _with_training(rows)
@@ -69,7 +73,41 @@ def table_part(file: str | Path, part: Part) -> Listed:
         used = [row for row, its_part in enumerate(parts) if its_part == wanted]
         taken = [[column[row] for row in used] for column in (rows.paths, rows.names)]
         rows = rows._replace(paths=taken[0], names=taken[1])
-    return Listed(_existing(rows, None), rows.names, skipped)
+    return Listed(_items(rows, base), rows.names, skipped)
+
+
+def _rows_of(file: str | Path) -> tuple["_Rows", str]:
+    """Return the rows of a table, and the URL of its folder; "" for one on this machine."""
+    if not is_url(file):
+        return _rows(Path(file).expanduser(), *COLUMNS), ""
+    url = str(file)
+    try:
+        content = read_whole(url, MOST_BYTES)
+    except (FileNotFoundError, PermissionError):
+        raise DafuseError(f"there is no table {url}, or it may not be read") from None
+    except ValueError as error:
+        raise DafuseError(f"{url}: {error}") from None
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / url.rpartition("/")[2]
+        copy.write_bytes(content)
+        try:
+            rows = _rows(copy, *COLUMNS)
+        except DafuseError as error:
+            raise DafuseError(str(error).replace(str(copy), url)) from None
+    return rows, url.rpartition("/")[0] + "/"
+
+
+def _items(rows: "_Rows", base: str) -> list[Item]:
+    """Return the images; a path is relative to the table, and may be a URL."""
+    if base:
+        texts = [text if is_url(text) else base + text for text in rows.paths]
+        return [StoredImage(text) for text in texts]
+    here = [row for row, text in enumerate(rows.paths) if not is_url(text)]
+    items: list[Item] = [StoredImage(text) for text in rows.paths]
+    found = _existing(rows._replace(paths=[rows.paths[row] for row in here]), None)
+    for row, path in zip(here, found, strict=True):
+        items[row] = path
+    return items
 
 
 class _Rows(NamedTuple):

@@ -97,12 +97,12 @@ class RunConfig:
     def asked(self) -> dict[str, Any]:
         """Return what the run's folder holds: everything but options of other kinds of stream.
 
-        A run is told as it was before there were other streams, several devices, or later options
-        of its method, where it has none of them, and keeps its hash.
+        A run is told as it was before there were other streams, or later options of its method,
+        where it has none of them, and keeps its hash.
         """
         other = {"stream", *STREAM_OPTIONS} if self.stream == "tasks" else set(STREAM_OPTIONS)
         other -= set(STREAMS[self.stream])
-        other |= {name for name in ("devices", "nodes") if getattr(self, name) == 1}
+        other |= {"devices", "nodes"}  # where it runs, which may change; provenance tells it
         later = LATER.get(self.method["name"], {})
         method = {k: v for k, v in self.method.items() if k not in later or v != later[k]}
         asked = {**asdict(self), "method": method}

@@ -12,7 +12,6 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies import DDPStrategy
 
 from dafuse.errors import DafuseError
-from dafuse.processes import by_torchrun
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}
 
@@ -44,28 +43,6 @@ def launch(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Fabric's advice on other accelerators
         return Fabric(devices=devices, **how)
-
-
-def started_on(devices: int, nodes: int) -> tuple[int, int]:
-    """Return the devices of a machine, and the machines, as torchrun started them if it did."""
-    if by_torchrun():
-        here = int(os.environ["LOCAL_WORLD_SIZE"])
-        started = here, int(os.environ["WORLD_SIZE"]) // here
-        if (devices, nodes) not in (started, (1, 1)):
-            raise DafuseError(
-                f"torchrun started {here} processes on each of {started[1]} machines, which is not "
-                f"--devices {devices} --nodes {nodes}: leave both options out"
-            )
-        return started
-    wanted = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-    if nodes > 1 and (missing := [name for name in wanted if name not in os.environ]):
-        raise DafuseError(
-            f"--nodes {nodes} needs {', '.join(missing)} in the environment: start the same "
-            "command on each machine, with MASTER_ADDR and MASTER_PORT (the name of the first "
-            "machine and a free port there) and its own NODE_RANK (0, 1, ...); or start it by "
-            f"torchrun --nnodes {nodes} --nproc-per-node {devices} ... -m dafuse run"
-        )
-    return devices, nodes
 
 
 def _require_there(device: str, devices: int) -> None:

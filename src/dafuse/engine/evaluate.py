@@ -15,6 +15,7 @@ from dafuse.engine.trainer import Trainer
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.confidence import calibration_error
 from dafuse.methods.contract import Method
+from dafuse.progress import Bar
 
 
 @dataclass
@@ -41,16 +42,10 @@ def evaluate(
     method: Method, trainer: Trainer, tests: Sequence[ImageSet], seen: int
 ) -> TaskEvaluation:
     """Take the arg-max over all seen classes for all seen test images, without task labels."""
-    images, ranks, size = ImageSet.join(tests), trainer.ranks, trainer.forward.at_once
-    known_N = _known_after(tests)[ranks.rows(len(images), size)].to(trainer.device)
-    parts: dict[str, list[PredictedClasses]] = {}
-    done = 0
+    images, known_N = ImageSet.join(tests), _known_after(tests)
+    answer = answered if trainer.shards is None else trainer.shards.answered
     with trainer.phase("evaluate", len(images), len(images)) as bar:
-        for batch, _ in trainer.dealt(images, bar, size):
-            known_B = known_N[done : done + len(batch)]
-            done += len(batch)
-            for name, logits_BC in method.predictions(batch).items():
-                parts.setdefault(name, []).append(_answers(logits_BC, known_B))
+        by_way = answer(method, trainer, images, known_N, bar)
     edges = np.cumsum([0, *(len(test) for test in tests)])
 
     def correct(predicted_N: np.ndarray) -> list[int]:
@@ -58,10 +53,6 @@ def evaluate(
         return [int(right[a:b].sum()) for a, b in pairwise(edges)]
 
     nothing = PredictedClasses(*np.zeros((3, 0), dtype=np.int64))
-    by_way = {
-        name: _joined(parts.get(name, []), ranks, len(images), size)
-        for name in ranks.broadcast(list(parts))
-    }
     first, *others = by_way or {"": nothing}
     answers = by_way.get(first, nothing)
     check_finite(answers.confidence_N, "the probabilities of the test images")
@@ -76,6 +67,25 @@ def evaluate(
         prediction=first,
         others={name: correct(by_way[name].predicted_N) for name in others},
     )
+
+
+@torch.no_grad()
+def answered(
+    method: Method, trainer: Trainer, images: ImageSet, known_N: Tensor, bar: Bar
+) -> dict[str, PredictedClasses]:
+    """Return the answers of each way to predict, given how many classes each image's time knew."""
+    ranks, size = trainer.ranks, trainer.forward.at_once
+    known_N, done = known_N[ranks.rows(len(images), size)].to(trainer.device), 0
+    parts: dict[str, list[PredictedClasses]] = {}
+    for batch, _ in trainer.dealt(images, bar, size):
+        known_B = known_N[done : done + len(batch)]
+        done += len(batch)
+        for name, logits_BC in method.predictions(batch).items():
+            parts.setdefault(name, []).append(_answers(logits_BC, known_B))
+    return {
+        name: _joined(parts.get(name, []), ranks, len(images), size)
+        for name in ranks.broadcast(list(parts))
+    }
 
 
 def _known_after(tests: Sequence[ImageSet]) -> Tensor:

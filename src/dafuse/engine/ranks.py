@@ -61,6 +61,11 @@ class Ranks:
         """Tell whether others were started that wait for this process."""
         return self.count > 1 and not self.starts_others
 
+    @property
+    def still_awaited(self) -> bool:
+        """Tell whether others wait and were not met yet."""
+        return self.are_awaited and not dist.is_initialized()
+
     def memory_for_images(self, wanted: int | None) -> int | None:
         """Return the bytes that a process may keep decoded: all read images the same way.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_fabric import Fabric
 from torch import Tensor
@@ -17,7 +17,7 @@ from dafuse.data.dataset import Dataset
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Stream, Task
 from dafuse.engine.config import RunConfig
-from dafuse.engine.devices import launch, started_on
+from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import TaskEvaluation, evaluate
 from dafuse.engine.folder import Checkpoint, RunFolder, UnseenFolder
@@ -32,7 +32,11 @@ from dafuse.methods import registry as methods
 from dafuse.methods.contract import Method
 from dafuse.methods.options import Options
 from dafuse.methods.registry import find_method
+from dafuse.processes import started_on
 from dafuse.progress import Progress
+
+if TYPE_CHECKING:
+    from dafuse.engine.run_shards import Shards
 
 GO_ON = "the same command goes on from the last finished task"
 
@@ -67,6 +71,8 @@ def prepare(
         make_stream(config, dataset)  # its errors come before the decoding
         return network, dataset
 
+    if ranks.on_this_machine < ranks.count and ranks.is_first:
+        progress.say(f"waiting for the {ranks.count} processes of all machines")
     network, dataset = ranks.begin(open_inputs)
     memory = None if config.memory_gb is None else int(config.memory_gb * 2**30)
     limits = ranks.memory_for_images(memory), ranks.workers(config.workers)
@@ -99,7 +105,12 @@ def resolved(config: RunConfig) -> RunConfig:
     )
 
 
-def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None = None) -> Path:
+def run(
+    config: RunConfig,
+    progress: Progress | None = None,
+    bench: Bench | None = None,
+    shards: "Shards | None" = None,  # of a cluster that computes features and answers
+) -> Path:
     """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)
     step = "task" if config.stream == "tasks" else "point"
@@ -120,6 +131,7 @@ def run(config: RunConfig, progress: Progress | None = None, bench: Bench | None
             trainer = Trainer(
                 bench.network, bench.loader, bench.fabric, config.seed, progress, config.compiled
             )
+            trainer.shards = shards
             with ranks.together():
                 record = open_record(config, folder.path, ranks)
             name, options = _split_name(config.method)

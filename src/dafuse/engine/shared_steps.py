@@ -7,6 +7,7 @@ batch asks the engine for the `whole_batch`. A process without an image of its o
 batch computes on none: its gradients are zero.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,5 +88,6 @@ def share_loss(loss: Loss, groups: Sequence[Group], ranks: Ranks) -> nn.Module:
     module = SharedLoss(loss, groups, ranks.fabric.device)
     # compiled networks stay whole: DDP would cut them at its buckets
     torch._dynamo.config.optimize_ddp = False
+    warnings.filterwarnings("ignore", message="Grad strides do not match")  # of small tensors
     shared: nn.Module = ranks.fabric.setup_module(module, _reapply_compile=False)
     return shared

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from dafuse.methods.contract import Batches, Loss, Method
 from dafuse.methods.schedule import Group, Schedule
 from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
+
+if TYPE_CHECKING:
+    from dafuse.engine.run_shards import Shards
 
 # Values that a block keeps per token for the backward pass, in multiples of the width: 18, as
 # measured with 512 images of DeiT-Tiny in bf16, which took 8.5 GB in all.
@@ -64,6 +67,7 @@ class Trainer:
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
         self._batch = 0  # images of a training batch that several processes share
+        self.shards: Shards | None = None  # of a cluster that computes features and answers
 
     def fit(
         self,
@@ -128,6 +132,8 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         parts: list[Tensor] = []
         with self.phase("statistics", len(images), len(images)) as bar:
+            if self.shards is not None and attached is None and network is None:
+                return self.shards.features(self, images, depths, bar)
             for batch, _ in self.dealt(images, bar):
                 parts.append(self.encode(batch, attached, network, depths))
         feats = self.ranks.in_order(parts, len(images), self.forward.at_once)

@@ -10,7 +10,14 @@ from typing import Any
 
 from dafuse.backbones.load import find_backbone
 from dafuse.data.stream import class_order, task_sizes
-from dafuse.engine.config import STREAM_OPTIONS, STREAMS, RunConfig, saved_config
+from dafuse.engine.config import (
+    NOT_IN_HASH,
+    STREAM_OPTIONS,
+    STREAMS,
+    RunConfig,
+    flatten,
+    saved_config,
+)
 from dafuse.engine.devices import describe, launch
 from dafuse.engine.replay import training_part
 from dafuse.engine.run import Bench, resolved, run
@@ -98,6 +105,38 @@ def plan(
         config = resolved(replace(_in_setting(base, setting), method=own, seed=seed))
         label = _label({**options, **setting})
         planned.append(PlannedRun(label, replace(config, out=str(out / config.name()))))
+    return recorded_once(planned, out)
+
+
+def plan_grid(configs: Sequence[RunConfig], out: Path) -> list[PlannedRun]:
+    """Return the runs of these configurations, each once, labelled by what they differ in."""
+    everything = [resolved(config) for config in configs]
+    flat = [flatten(config.asked()) for config in everything]
+    planned: dict[Path, PlannedRun] = {}
+    for config, own in zip(everything, flat, strict=True):
+        _require_possible(config, [config.seed])
+        config = replace(config, out=str(out / config.name()))
+        label = _label({"name": config.method["name"], **_varied(own, flat)})
+        planned.setdefault(config.folder(), PlannedRun(label, config))
+    return recorded_once(list(planned.values()), out)
+
+
+def _varied(own: Options, everything: Sequence[Options]) -> Options:
+    """Return the options in which the others differ; those of a method among its runs alone."""
+    varied = {}
+    for key, value in own.items():
+        kind = f"{key.partition('.')[0]}.name"
+        peers = [other for other in everything if other.get(kind) == own.get(kind)]
+        compared = everything if key == "data.name" else peers
+        if key in ("seed", "method.name", *NOT_IN_HASH):
+            continue
+        if any(other.get(key) != value for other in compared):
+            varied[key.removeprefix("method.")] = value
+    return varied
+
+
+def recorded_once(planned: list[PlannedRun], out: Path) -> list[PlannedRun]:
+    """Have one of the runs that train the same way record, and the others replay it."""
     recorders = _recorders(planned, out)
     for each in planned:
         if _records(each.config):
@@ -162,6 +201,8 @@ def _require_left_to(experiment: Experiment, base: RunConfig) -> None:
 
 def _require_possible(base: RunConfig, seeds: Sequence[int]) -> None:
     """Refuse what is known to be wrong before data and weights are read."""
+    if base.devices * base.nodes > 1:
+        raise DafuseError("one of several runs takes one device: leave --devices and --nodes out")
     find_backbone(base.backbone)
     for seed in seeds:
         class_order(1, base.order, seed)

@@ -134,6 +134,26 @@ class ClosedForm:
         self.sums.add(self.lift(feats_BF), beside(labels_B, self.sums.means_CM))
         self._settled = False
 
+    def take_up(self, sums: ClassSums, numbers: Sequence[int], classes: int) -> None:
+        """Add sums of images, of which class i is ``numbers[i]`` here, and leave it at that.
+
+        `learn` solves them. Room is made at once for so many classes, and what is left of it goes
+        by `cut_to`.
+        """
+        self.sums.make_room(classes)
+        self.sums.merge(sums, numbers)
+        self._settled = False
+
+    def rest(self) -> None:
+        """Round the sums to what is stored, without solving them."""
+        self._round()
+        self.sums = self._rounded
+
+    def cut_to(self, classes: int) -> None:
+        """Keep so many classes; the others have no images."""
+        if self.sums.classes > classes:
+            self.sums.take(range(classes))
+
     def logits(self, feats_BF: Array) -> Array:
         """Return logits [B, C], whose softmax is calibrated; there may be any leading axes."""
         return calibrated(self.scores(feats_BF), self.temperature.value)

@@ -60,7 +60,8 @@ class TokenFamiliarity:
         """
         token_ND = feats_NF[:, self.columns]
         inside_ND = (token_ND - self.centre_D) @ self.within_DD
-        nearest_NC = 2 * inside_ND @ near_CD.T - (near_CD**2).sum(1)
+        nearest_NC = 2 * inside_ND @ near_CD.T
+        nearest_NC -= (near_CD**2).sum(1)
         squares_N = (inside_ND**2).sum(1)
         if own is not None:
             at = np.arange(len(own.labels_N)), own.labels_N

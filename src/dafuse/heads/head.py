@@ -74,11 +74,17 @@ class Head:
 
     def probabilities(self, scores_NC: np.ndarray) -> np.ndarray:
         """Return calibrated probabilities, of one image or many."""
-        bent_NC = np.arcsinh(self.bend * scores_NC) if self.bend else scores_NC
-        logits_NC = self.sharpness * bent_NC
-        shares_NC = np.exp(logits_NC - logits_NC.max(-1, keepdims=True))
-        shares_NC /= shares_NC.sum(-1, keepdims=True)
-        return shares_NC
+        found_NC: np.ndarray  # each step in its place: new memory costs more than the step
+        if self.bend:
+            found_NC = self.bend * scores_NC
+            found_NC = np.arcsinh(found_NC, out=found_NC)
+            found_NC *= self.sharpness
+        else:
+            found_NC = self.sharpness * scores_NC
+        found_NC -= found_NC.max(-1, keepdims=True)
+        found_NC = np.exp(found_NC, out=found_NC)
+        found_NC /= found_NC.sum(-1, keepdims=True)
+        return found_NC
 
     def energies(self, scores_NC: np.ndarray) -> np.ndarray:
         """Return energy scores [N], the log-sum-exp of the scores: large for familiar images."""

@@ -91,11 +91,14 @@ class ManyClasses:
         return float(self.counts_C.sum())
 
     def learn(self, hidden_NM: np.ndarray, labels_N: np.ndarray) -> None:
-        """Add a lesson's images, solve, and leave some of them out in turn."""
-        numbers, local_N = np.unique(labels_N, return_inverse=True)
-        after = self.records(numbers[numbers < self.classes])
-        after.add(hidden_NM, local_N)
-        self._put(numbers, after)
+        """Add a lesson's images; solve, and leave some out in turn."""
+        numbers = np.unique(labels_N)
+        for start in range(0, len(numbers), AT_ONCE):
+            part = numbers[start : start + AT_ONCE]
+            after = self.records(part[part < self.classes])
+            own_N = np.isin(labels_N, part)
+            after.add(hidden_NM[own_N], np.searchsorted(part, labels_N[own_N]))
+            self._put(part, after)
         self.solve()
         self._leave_out(hidden_NM, labels_N)
 

@@ -35,8 +35,8 @@ class Scatter(Protocol):
     def part(self, columns: slice) -> Array:
         """Return the block [D, D] of S for these columns."""
 
-    def merge(self, other: Any) -> None:
-        """Add another scatter of the same form."""
+    def merge(self, other: Any, numbers: np.ndarray) -> None:
+        """Add another scatter of the same form, whose class i is ``numbers[i]`` here."""
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         """Become T^T S T, where ``map_rows`` multiplies rows by T."""
@@ -62,7 +62,7 @@ class PooledScatter:
         if known + waiting >= self.width and waiting > JOINING_PAYS * self.width:
             self._square_MM, self._upper_KM, self._waiting = self.square(), None, []
 
-    def merge(self, other: "PooledScatter") -> None:
+    def merge(self, other: "PooledScatter", numbers: np.ndarray) -> None:
         if (rows_KM := other.rows()) is not None:
             self.add(rows_KM, np.zeros(len(rows_KM), dtype=np.int64))
         else:
@@ -143,14 +143,14 @@ class ClasswiseScatter:
             self.directions_CRM[label] = leading
             self.rest_CM[label] = self.rest_CM[label] + dropped_M
 
-    def merge(self, other: "ClasswiseScatter") -> None:
+    def merge(self, other: "ClasswiseScatter", numbers: np.ndarray) -> None:
         """Add another's records; records of classes without one here are copied."""
-        new = len(other.rest_CM) - len(self.rest_CM)
+        new = int(numbers.max(initial=-1)) + 1 - len(self.rest_CM)
         if new > 0:
             self.grow(new)
-        for label in range(len(other.rest_CM)):
-            directions_RM, rest_M = other.directions_CRM[label], other.rest_CM[label]
-            if other.is_empty(label):
+        for own, label in enumerate(numbers[: len(other.rest_CM)].tolist()):
+            directions_RM, rest_M = other.directions_CRM[own], other.rest_CM[own]
+            if other.is_empty(own):
                 continue
             if self.is_empty(label):
                 self.directions_CRM[label], self.rest_CM[label] = directions_RM, rest_M
@@ -210,9 +210,9 @@ class RecordsAndImages:
     def add(self, rows_KM: Array, labels_K: np.ndarray) -> None:
         self.images.add(rows_KM, labels_K)
 
-    def merge(self, other: "RecordsAndImages") -> None:
-        self.records.merge(other.records)
-        self.images.merge(other.images)
+    def merge(self, other: "RecordsAndImages", numbers: np.ndarray) -> None:
+        self.records.merge(other.records, numbers)
+        self.images.merge(other.images, numbers)
 
     def follow(self, map_rows: Callable[[Array], Array]) -> None:
         self.records.follow(map_rows)

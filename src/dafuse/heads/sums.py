@@ -65,6 +65,12 @@ class ClassSums:
             part = slice(start, start + CHUNK)
             self._add(exact(hidden_NM[part]), labels_N[part])
 
+    def make_room(self, classes: int) -> None:
+        """Let there be so many classes or more, the new ones without images, also in records."""
+        self.grow(classes)
+        if isinstance(self.scatter, ClasswiseScatter):
+            self.scatter.grow(max(0, self.classes - len(self.scatter.rest_CM)))
+
     def uncut(self) -> "ClassSums":
         """Return the same sums, but keep new images whole, so that each can be left out again.
 
@@ -75,12 +81,12 @@ class ClassSums:
             later.scatter = RecordsAndImages(self.scatter)
         return later
 
-    def merge(self, other: "ClassSums") -> None:
-        """Add the sums of another, whose class numbers mean the same classes."""
-        self._grow(other.classes)
-        known = np.arange(other.classes)
-        self._move(other.counts_C, other.means_CM, known)
-        self.scatter.merge(other.scatter)
+    def merge(self, other: "ClassSums", numbers: Sequence[int] | None = None) -> None:
+        """Add the sums of another, whose class i is ``numbers[i]`` here, or i if none are given."""
+        present = np.arange(other.classes) if numbers is None else np.array(numbers, dtype=np.int64)
+        self.grow(int(present.max(initial=-1)) + 1)
+        self._move(other.counts_C, other.means_CM, present)
+        self.scatter.merge(other.scatter, present)
 
     def follow(self, before_NM: Array, after_NM: Array, penalty: float = PENALTY) -> None:
         """Move the sums as these images' features moved under a changed network.
@@ -121,7 +127,7 @@ class ClassSums:
         later = copy(self)
         order = np.full(max(numbers, default=-1) + 1, -1)
         order[np.array(numbers, dtype=np.int64)] = np.arange(self.classes)
-        later._grow(self.classes + 1)  # an empty class, which -1 names
+        later.grow(self.classes + 1)  # an empty class, which -1 names
         if isinstance(later.scatter, ClasswiseScatter):
             later.scatter = copy(later.scatter)
             later.scatter.grow(1)
@@ -130,18 +136,19 @@ class ClassSums:
 
     def _add(self, hidden_NM: Array, labels_N: Array) -> None:
         numbers = to_numpy(labels_N)
-        self._grow(int(numbers.max(initial=-1)) + 1)
+        self.grow(int(numbers.max(initial=-1)) + 1)
         hot_NC = one_hot(labels_N, self.classes, hidden_NM)
         counts_C = hot_NC.sum(0)
         means_CM = hot_NC.T @ hidden_NM / _at_least_one(counts_C)[:, None]
         self.scatter.add(hidden_NM - hot_NC @ means_CM, numbers)
-        self._move(counts_C, means_CM, np.unique(numbers))
+        present = np.unique(numbers)
+        self._move(counts_C[present], means_CM[present], present)
 
-    def _move(self, more_C: Array, means_CM: Array, present: np.ndarray) -> None:
+    def _move(self, more_P: Array, means_PM: Array, present: np.ndarray) -> None:
         """Add counts and means of more images; the scatter accounts for the moved means."""
-        old_P, more_P = self.counts_C[present], more_C[present]
+        old_P = self.counts_C[present]
         total_P = _at_least_one(old_P + more_P)
-        apart_PM = means_CM[present] - self.means_CM[present]
+        apart_PM = means_PM - self.means_CM[present]
         moved = to_numpy((old_P * more_P) > 0)
         weight_P = (old_P * more_P / total_P) ** 0.5
         if moved.any():
@@ -151,7 +158,8 @@ class ClassSums:
         self.means_CM[present] += apart_PM * (more_P / total_P)[:, None]
         self.counts_C[present] += more_P
 
-    def _grow(self, classes: int) -> None:
+    def grow(self, classes: int) -> None:
+        """Make room for so many classes, the new ones without images."""
         new = classes - self.classes
         if new > 0:
             xp = library(self.means_CM)
@@ -169,6 +177,32 @@ def classwise(width: int, rank: int, like: Array) -> ClassSums:
     """Return empty sums with a record for each class."""
     empty = zeros(like, 0, width)
     return ClassSums(zeros(like, 0), empty, ClasswiseScatter(width, rank, like))
+
+
+def compact(sums: ClassSums) -> dict[str, Array]:
+    """Return sums with class records as arrays, without directions that are not there."""
+    scatter = sums.scatter
+    assert isinstance(scatter, ClasswiseScatter)
+    there_CR = (scatter.directions_CRM != 0).any(-1)
+    return {
+        "counts": sums.counts_C,
+        "means": sums.means_CM,
+        "rest": scatter.rest_CM,
+        "ranks": there_CR.sum(1),
+        "directions": scatter.directions_CRM[there_CR],
+    }
+
+
+def from_compact(arrays: dict[str, Array], rank: int) -> ClassSums:
+    """Undo `compact`; ``rank`` is the number of directions that a record has room for."""
+    means_CM = arrays["means"]
+    scatter = ClasswiseScatter(means_CM.shape[1], rank, means_CM)
+    scatter.grow(len(means_CM))
+    scatter.rest_CM = arrays["rest"]
+    ends = to_numpy(arrays["ranks"]).cumsum().tolist()
+    for label, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        scatter.directions_CRM[label, : end - start] = arrays["directions"][start:end]
+    return ClassSums(arrays["counts"], means_CM, scatter)
 
 
 def _at_least_one(counts_C: Array) -> Array:

@@ -10,6 +10,7 @@ print(pets.predict("cat.jpg")[0].name)
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,8 @@ from dafuse.product.ledger import Ledger, make_ledger
 from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
 from dafuse.product.seen import Seen, new_key
-from dafuse.product.steps import merge
 from dafuse.product.summary import LearnReport, Summary, summarise
-from dafuse.product.version import BackboneRecord, Version, VersionRef, blank
+from dafuse.product.version import BackboneRecord, Version, VersionRef, blank, differences
 from dafuse.progress import Progress
 from dafuse.taught.contract import PREDICT, Arrays, LessonOptions, Teachable, head_of, under
 from dafuse.taught.open_extractor import Wanted, open_extractor
@@ -71,6 +71,7 @@ class Classifier(Answering):
         weights_sha256: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
         seed: int = 1993,
         **settings: Any,
     ) -> "Classifier":
@@ -84,6 +85,7 @@ class Classifier(Answering):
             weights_sha256: what the SHA-256 of the weights must be
             device: auto, cpu, cuda or mps
             threads: how many; default: one for each processor
+            devices: how many share out lessons that train (for `dafuse learn`)
             seed: of everything random
             settings: options of the method
         """
@@ -95,7 +97,9 @@ class Classifier(Answering):
         taught = find_taught(method, settings)
         options = taught.defaults(settings)
         wanted = Wanted.by(taught, method, options)
-        extractor = open_extractor(backbone, weights, weights_sha256, device, threads, wanted)
+        extractor = open_extractor(
+            backbone, weights, weights_sha256, device, threads, wanted, devices=devices
+        )
         record = BackboneRecord.of(extractor)
         return cls(folder, blank(record, method, options, seed, new_key()), extractor)
 
@@ -107,9 +111,10 @@ class Classifier(Answering):
         weights: str | None = None,
         device: str = "auto",
         threads: int | None = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder, with the very weights that it was taught with."""
-        return cls._opened(ModelFolder(path), weights, device, threads)
+        return cls._opened(ModelFolder(path), weights, device, threads, devices=devices)
 
     @classmethod
     def merge(
@@ -130,7 +135,7 @@ class Classifier(Answering):
                 model = cls._opened(ModelFolder(model), weights, device, threads, first)
             opened.append(model)
         parts = [(one.folder, one._read_method()) for one in opened]
-        merge(parts, ModelFolder(out), progress)
+        steps.merge(parts, ModelFolder(out), progress)
         return cls._opened(ModelFolder(out), weights, device, threads, opened[0])
 
     @classmethod
@@ -141,17 +146,18 @@ class Classifier(Answering):
         device: str,
         threads: int | None,
         like: "Classifier | None" = None,
+        devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder; one that was made as `like` shares its network."""
         version = folder.read(lambda version: version)
-        if like is not None and not _differences(version, like.version):
+        if like is not None and not differences(version, like.version):
             return cls(folder, version, like.extractor)
         with saying_what_is_wrong(folder, version):
             taught, backbone = find_taught(version.method, version.settings), version.backbone
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
             wanted = Wanted.by(taught, version.method, version.settings)
         known = backbone.tag, weights, backbone.sha256
-        extractor = open_extractor(*known, device, threads, wanted, backbone.file)
+        extractor = open_extractor(*known, device, threads, wanted, backbone.file, devices=devices)
         with saying_what_is_wrong(folder, version):
             backbone.require_size_of(extractor)
         extractor.preprocessing = backbone.preprocessing
@@ -209,6 +215,7 @@ class Classifier(Answering):
         labels: Sequence[str] | np.ndarray | None = None,
         *,
         recognise: bool = True,
+        cluster: str | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> LearnReport:
@@ -222,41 +229,36 @@ class Classifier(Answering):
             labels: the class name of each image
             recognise: leave out images that were taught before, and keep a short hash of each
                 that is taught now; else neither
+            cluster: of Ray, to read many images: auto or HOST:PORT
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
                 images or more that is kept back to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
-        from dafuse.product.lesson import next_version, teach  # not needed to predict
+        from dafuse.product.lesson import Learner, next_version, teach  # not needed to predict
+        from dafuse.product.spread import spreading
 
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
-        with self.folder.changing(progress):
+        with spreading(cluster, progress) as spread, self.folder.changing(progress):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 chosen = {"flip": version.flip, **chosen}
-            method = self._method(version)
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            encode = None
-            if not method.trains:
-                encode = method.encoder(read_beside_records(self.folder, version))
-            report, lesson, found = teach(
-                dataset, method, encode, version, seen, self.extractor, chosen, progress
-            )
-            if lesson is None:
-                return report
-            arrays, numbers = method.arrays(), method.numbers()
-            after = next_version(
-                self.folder, version, digest, report, lesson, found, seen, arrays, numbers
-            )
-            predictor = self._predictor(after, method, arrays)  # before anything counts
+            how = partial(self._blank_method, version), partial(self._method, version)
+            learner = Learner(self.folder, version, self.extractor, *how, seen, digest)
+            ended = teach(dataset, learner, chosen, spread, progress)
+            if ended.lesson is None:
+                return ended.report
+            after, arrays = next_version(ended)
+            predictor = self._predictor(after, ended.found.method, arrays)  # before it counts
             self.folder.publish(after)
             with self._reading:
                 self._now = after, predictor
                 self._current = self.folder.current()  # after it, as `current` says
-        return report
+        return ended.report
 
     @property
     def threshold(self) -> float:
@@ -337,7 +339,7 @@ class Classifier(Answering):
 
     def _require_same(self, version: Version) -> None:
         """Refuse another model in this folder; another process may only have taught this one."""
-        for part in _differences(version, self._start):
+        for part in differences(version, self._start):
             raise DafuseError(
                 f"{self.folder.path} is now another model, with another {part}: open it again"
             )
@@ -388,9 +390,3 @@ class Classifier(Answering):
         head = head_of(arrays, version.numbers)
         looks, threads = self.extractor.preprocessing, self.extractor.threads
         return Predictor(version.names, method.encoder(arrays), head, looks, threads)
-
-
-def _differences(one: Version, other: Version) -> list[str]:
-    """Return in what two models differ that no step changes."""
-    parts = ("backbone", "method", "settings", "seed")
-    return [part for part in parts if getattr(one, part) != getattr(other, part)]

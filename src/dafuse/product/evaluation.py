@@ -7,13 +7,12 @@ wrong. No torch here: exported models are evaluated, too.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dafuse.data.class_names import same_name
-from dafuse.data.dataset import Dataset, Skipped, in_few_lines
+from dafuse.data.dataset import Dataset, Item, Skipped, in_few_lines
 from dafuse.data.images import UnreadableImage
 from dafuse.errors import DafuseError
 from dafuse.heads.confidence import calibration_error
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from dafuse.product.predictor import Prediction
 
 PAIRS = 10  # of confused classes that are shown
-Answers = Callable[[Sequence[Path | np.ndarray]], "Iterable[Prediction | UnreadableImage]"]
+Answers = Callable[[Sequence[Item]], "Iterable[Prediction | UnreadableImage]"]
 
 
 @dataclass(frozen=True)
 class Answered:
     """One image that could be read, and its answer."""
 
-    image: Path | np.ndarray
+    image: Item
     name: str  # of its class
     best: str  # the most probable class, whether or not the image was familiar
     probability: float
@@ -136,7 +135,8 @@ def evaluate(
         for image, name, found in zip(images, names, answers(images), strict=True):
             bar.advance()
             if isinstance(found, UnreadableImage):
-                what = str(image) if isinstance(image, Path) else f"image {bar.done - 1}"
+                is_pixels = isinstance(image, np.ndarray)
+                what = f"image {bar.done - 1}" if is_pixels else str(image)
                 unreadable.append(Skipped(what, str(found)))
                 continue
             best, probability = found.top[0]

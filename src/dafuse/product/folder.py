@@ -4,6 +4,7 @@
                                    oldest version kept, and a SHA-256 of its own
     versions/0003.json             that version: classes, settings, what was done, its objects
     objects/<sha256>.safetensors   arrays: the record of one class, what predicts, what is shared
+    unfinished/                    only while a lesson in shards runs, or after it was killed
     .lock                          held by a process that changes the model
 
 A step writes its objects, then its version, and last replaces model.json, in one move. So a crash
@@ -12,9 +13,9 @@ kept for undo have no object that predicts, where the method can solve it again.
 """
 
 import hashlib
-import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,9 +39,9 @@ from dafuse.product.version import (
     OF_FEW,
     Version,
     VersionRef,
+    as_text,
     from_json,
     pointers_from_json,
-    to_json,
 )
 from dafuse.progress import Progress
 from dafuse.sealed import read_sealed, write_sealed
@@ -49,7 +50,8 @@ from dafuse.taught.contract import Arrays
 Made = TypeVar("Made")
 ATTEMPTS = 20  # to read a model that is changed meanwhile
 KEPT = 20  # versions, the newest included, unless `trim` leaves fewer
-OWN = {".lock", "objects", "versions"}  # what there may be before the first version is whole
+UNFINISHED = "unfinished"  # where `product.unfinished` keeps a lesson
+OWN = {".lock", "objects", "versions", UNFINISHED}  # there before the first version is whole
 
 
 class ModelFolder:
@@ -59,6 +61,7 @@ class ModelFolder:
         self.path = Path(path).expanduser()
         self.pointer_file = self.path / "model.json"
         self._is_held = False  # by `changing`
+        self._parsed: dict[VersionRef, Version] = {}  # their files are read and checked each time
 
     def exists(self) -> bool:
         """Tell whether there is a model, damaged or not."""
@@ -168,8 +171,9 @@ class ModelFolder:
             raise DafuseError(f"{self.path} was changed meanwhile")
 
     def version(self, wanted: VersionRef) -> Version:
-        file = self.version_file(wanted.number)
-        return self._numbered(self._checked(file, wanted.sha256), wanted.number)
+        data = self._checked(self.version_file(wanted.number), wanted.sha256)
+        found = self._parsed.get(wanted) or self._numbered(data, wanted.number)
+        return self._parsed.setdefault(wanted, found)
 
     def _numbered(self, data: bytes, number: int) -> Version:
         """Read a version; refuse another number, by which the current file would be deleted."""
@@ -249,7 +253,7 @@ class ModelFolder:
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> str:
         """Write an object, unless it is there already, and return its name."""
-        data = _as_bytes(arrays)
+        data = as_bytes(arrays)
         digest = hashlib.sha256(data).hexdigest()
         file = self.object_file(digest)
         make_folder(file.parent, self.path)
@@ -260,12 +264,9 @@ class ModelFolder:
         return digest
 
     def keep_solved(self, version: Version, predict: Arrays) -> None:
-        """Write the object that predicts, solved again, if its bits are the same as before.
-
-        It is left out if the version is not current, another changes it, or writing fails.
-        """
+        """Write what predicts, solved again to the same bits, if current and writable."""
         with suppress(DafuseError, OSError), self._locked(_busy):
-            same = hashlib.sha256(_as_bytes(predict)).hexdigest() == version.predict
+            same = hashlib.sha256(as_bytes(predict)).hexdigest() == version.predict
             if same and self.version(self.current()) == version:
                 self.put(predict)
 
@@ -276,7 +277,7 @@ class ModelFolder:
         """
         file = self.version_file(version.number)
         make_folder(file.parent, self.path)
-        text = json.dumps(to_json(version), indent=1, ensure_ascii=False) + "\n"
+        text = as_text(version)
         write_atomically(file, text, self.path)
         current = VersionRef(version.number, hashlib.sha256(text.encode()).hexdigest())
         try:
@@ -298,6 +299,11 @@ class ModelFolder:
         write_sealed(self.pointer_file, {**pointer, "oldest": oldest}, self.path)
         with suppress(OSError):  # what cannot be deleted now is deleted with the next change
             self.remove_unreachable()
+        self.remove_unfinished()
+
+    def remove_unfinished(self) -> None:
+        """Delete what a lesson kept that did not come to its end."""
+        shutil.rmtree(self.path / UNFINISHED, ignore_errors=True)  # no link is followed
 
     def numbers(self) -> list[int]:
         """Return the numbers of all versions whose files are there."""
@@ -314,7 +320,7 @@ class ModelFolder:
 
     def require_removed(self) -> None:
         """Raise, after a step that is to delete, if something could not be deleted."""
-        if left := self._unreachable():
+        if left := [*self._unreachable(), *self.path.glob(f"{UNFINISHED}/*")]:
             raise DafuseError(
                 f"the step is done, but {left[0]} cannot be deleted: it goes with the next change "
                 "of the model, once the disk allows that"
@@ -360,10 +366,7 @@ class ModelFolder:
         return any(self.path.glob("versions/*.json"))
 
     def _finished_first_step(self) -> bool:
-        """Finish a first step that was killed when all but model.json was written, if one was.
-
-        Otherwise nobody could teach this folder: it would be neither a model nor empty.
-        """
+        """Finish a first step that was killed before its last write: else nobody could teach it."""
         if self._is_held or not self.version_file(1).exists():
             return False
         with suppress(OSError), self._locked(lambda: None):
@@ -393,5 +396,5 @@ def _busy() -> None:
     raise DafuseError("another process is changing the model")
 
 
-def _as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+def as_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})

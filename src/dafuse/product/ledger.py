@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dafuse.data.images import REDUCED_PIXELS
 from dafuse.errors import DafuseError
-from dafuse.product.folder import ModelFolder
+from dafuse.product.folder import UNFINISHED, ModelFolder
 from dafuse.product.seen import HASH_BYTES, WORDS
 from dafuse.product.version import ClassRecord, Version
 from dafuse.taught.contract import CLASS, DERIVED, PREDICT, SHARED
@@ -20,6 +20,7 @@ from dafuse.taught.table import entry_of
 from dafuse.wording import counted
 
 STRANGER = "not part of the model"
+BEGUN = "of a lesson that did not come to its end; the next change of the model deletes it"
 FOR_UNDO = ", kept for undo to version "
 HASHES = "short hashes of the images taught, by which they are recognised"
 
@@ -96,6 +97,11 @@ class Ledger:
             )
         if self.damage:
             lines.append(f"But: {self.damage}; not all that older versions keep is known.")
+        if any(entry.what == BEGUN for entry in self.entries):
+            lines.append(
+                f"But: {UNFINISHED}/ has sums and hashes of the images of a lesson that did not "
+                "come to its end, and feature vectors of some; the same lesson goes on from them."
+            )
         if strangers := [entry.file for entry in self.entries if entry.what == STRANGER]:
             lines.append(
                 f"But: not part of the model, and not looked into: {', '.join(strangers)}."
@@ -144,7 +150,7 @@ def make_ledger(folder: ModelFolder) -> Ledger:
             name = file.relative_to(folder.path).as_posix()
             known = name in roles and file.suffix == ".safetensors"
             tensors = _tensors(folder, file, roles[name]) if known else []
-            what = roles[name].what if name in roles else STRANGER
+            what = roles[name].what if name in roles else _other(name)
             entries.append(Entry(name, file.lstat().st_size, what, tensors, classes.get(name)))
         ledger = Ledger(str(folder.path), entries, "" if damage is None else str(damage))
         _require_same_shapes(ledger)
@@ -204,6 +210,11 @@ def _roles(
     if gone and damage is None:
         damage = DafuseError(f"{gone[0]} is missing: restore it from a copy of the model")
     return roles, classes, damage
+
+
+def _other(name: str) -> str:
+    """Return what a file is that no version needs."""
+    return BEGUN if name.startswith(f"{UNFINISHED}/") else STRANGER
 
 
 def _tensors(folder: ModelFolder, file: Path, role: _Role) -> list[KeptTensor]:

@@ -81,6 +81,11 @@ def read_beside_records(folder: ModelFolder, version: Version) -> Arrays:
         return {}
     if folder.predicts(version):
         return read_predicting(folder, version)
+    return read_shared(folder, version)
+
+
+def read_shared(folder: ModelFolder, version: Version) -> Arrays:
+    """Read what all classes share, which is all that an encoder needs."""
     return named(SHARED, folder.arrays(version.shared) if version.shared else {})
 
 

@@ -16,7 +16,7 @@ different keys cannot be compared, but an image that comes again is looked for u
 
 import hashlib
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,6 +90,10 @@ class Seen:
         }
         return cls(version.key or new_key(), by_key)
 
+    def hash_of(self, digest: bytes) -> np.uint64:
+        """Return the hash by which an image that is taught now will be recognised."""
+        return _hash(self.key, digest)
+
     def class_of(self, digest: bytes) -> int | None:
         """Return the id of the class that an image was taught as; None: as far as known, none."""
         for key, one in self.by_key.items():
@@ -128,20 +132,46 @@ class Seen:
         return _put(folder, self.by_key)
 
 
-def with_lesson(
-    folder: ModelFolder,
-    version: Version,
-    seen: Seen,
-    digests: Sequence[bytes],
-    class_ids: Sequence[int],
-) -> list[str]:
+class MetSoFar:
+    """Hashes of a lesson's images, shard after shard, each with the label of its class.
+
+    Sorted runs are joined when they are of like size, so that many shards cost little.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Hashes] = []
+
+    def add(self, hashes_N: np.ndarray, labels_N: np.ndarray) -> None:
+        if not len(hashes_N):
+            return
+        self._runs.append(Hashes().joined(Hashes(hashes_N, labels_N.astype(np.int32))))
+        while len(self._runs) > 1 and (
+            len(self._runs[-2].hashes_N) < 2 * len(self._runs[-1].hashes_N)
+        ):
+            last = self._runs.pop()
+            self._runs[-1] = self._runs[-1].joined(last)
+
+    def find(self, wanted: np.uint64) -> int | None:
+        """Return the label of an image; None for one that did not come yet."""
+        found = (run.find(wanted) for run in self._runs)
+        return next((label for label in found if label is not None), None)
+
+    def among(self, hashes_N: np.ndarray) -> Hashes:
+        """Return those of these hashes that came before, with their labels."""
+        return Hashes().joined(*(run.taken(np.isin(run.hashes_N, hashes_N)) for run in self._runs))
+
+    def all(self, id_of: np.ndarray) -> Hashes:
+        """Return all of them, with ids of classes; ``id_of`` gives that of each label."""
+        found = Hashes().joined(*self._runs)
+        return Hashes(found.hashes_N, id_of[found.classes_N].astype(np.int32))
+
+
+def with_lesson(folder: ModelFolder, version: Version, seen: Seen, lesson: Hashes) -> list[str]:
     """Write a lesson's hashes as one object; return the objects with all hashes.
 
     So versions share the objects of earlier lessons.
     """
-    hashes_N = np.array([_hash(seen.key, digest) for digest in digests], np.uint64)
-    order_N = np.argsort(hashes_N, kind="stable")
-    new = {seen.key: Hashes(hashes_N[order_N], np.array(class_ids, np.int32)[order_N])}
+    new = {seen.key: lesson}
     if len(version.seen) < MOST_OBJECTS:
         return [*version.seen, *_put(folder, new)]
     return seen.joined(Seen(seen.key, new)).put(folder)

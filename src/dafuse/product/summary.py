@@ -134,9 +134,16 @@ class LearnReport:
         return lines
 
 
-def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) -> LearnReport:
+def make_report(
+    version: int,
+    lesson: Lesson,
+    counts_C: np.ndarray,
+    before_C: np.ndarray,
+    tested: Tested,
+    seconds: float,
+) -> LearnReport:
+    """Report a lesson of so many images of each class, beside those that it had before."""
     classes = len(lesson.names)
-    counts_C = np.bincount(lesson.labels_N, minlength=classes)
     tested_C = np.bincount(tested.labels_N, minlength=classes)
     right_N = tested.answers_N == tested.labels_N
     right_C = np.bincount(tested.labels_N[right_N], minlength=classes)
@@ -148,7 +155,7 @@ def make_report(version: int, lesson: Lesson, tested: Tested, seconds: float) ->
                 name=lesson.names[number],
                 new=number >= lesson.known,
                 images=int(counts_C[number]),
-                known_from=int(counts_C[number]) + lesson.counts_C[number],
+                known_from=int(counts_C[number] + before_C[number]),
                 tested=int(tested_C[number]),
                 right=int(right_C[number]),
             )

@@ -5,6 +5,7 @@ hand, to harm who opens it: so every record has the types below, every number is
 counted with, and class names are held to the rule by which they were taught.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -244,11 +245,21 @@ POINTER = Keys({"version": FROM_1, "sha256": DIGEST}, {"oldest": FROM_1})
 
 
 def to_json(version: Version) -> dict[str, Any]:
-    content = {"format": FORMAT, **asdict(version)}
+    content = {"format": FORMAT, **vars(version), "backbone": asdict(version.backbone)}
+    content["parent"] = None if version.parent is None else asdict(version.parent)
+    content["classes"] = [vars(record) for record in version.classes]  # as dicts, not copied
     if not version.derived:
         content["format"] = OF_FEW
         del content["derived"]
     return content
+
+
+def as_text(version: Version) -> str:
+    """Return what its file says; of many classes on one line, which is written faster."""
+    return (
+        json.dumps(to_json(version), indent=None if version.derived else 1, ensure_ascii=False)
+        + "\n"
+    )
 
 
 def from_json(content: Any, file: object) -> Version:
@@ -364,3 +375,9 @@ def require_format(content: Any, file: object, readable: int = FORMAT) -> None:
         raise DafuseError(
             f"{file} has format {found}, this dafuse reads up to {readable}: install a newer dafuse"
         )
+
+
+def differences(one: Version, other: Version) -> list[str]:
+    """Return in what two models differ that no step changes."""
+    parts = ("backbone", "method", "settings", "seed")
+    return [part for part in parts if getattr(one, part) != getattr(other, part)]

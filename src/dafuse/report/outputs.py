@@ -5,7 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from dafuse.files import make_folder, write_atomically
-from dafuse.report import comparisons, measured_approximations, paired, tables, tradeoffs
+from dafuse.report import (
+    comparisons,
+    intervals,
+    measured_approximations,
+    paired,
+    tables,
+    tradeoffs,
+)
 from dafuse.report.drawing import Drawing, NothingToDraw
 from dafuse.report.page import page
 from dafuse.report.runs import RunResult, find_runs
@@ -31,6 +38,11 @@ def memory_table(runs: Runs) -> str:
 def paired_table(runs: Runs) -> str:
     pairs = paired.pairings(runs)
     return tables.markdown_rows(paired.header(), paired.plain_rows(pairs)) if pairs else ""
+
+
+def intervals_table(runs: Runs) -> str:
+    rows = intervals.plain_rows(runs)
+    return tables.markdown_rows(intervals.header(), rows) if rows else ""
 
 
 def approximations_table(runs: Runs) -> str:
@@ -63,6 +75,7 @@ TABLES: dict[str, Callable[[Runs], str]] = {  # "" where the runs do not make on
     "table": results_table,
     "grid": grid_table,
     "paired": paired_table,
+    "intervals": intervals_table,
     "memory": memory_table,
     "approximations": approximations_table,
 }

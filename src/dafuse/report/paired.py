@@ -22,8 +22,8 @@ PAIRED = ("average", "final")
 CONFIDENCE = 0.95
 
 
-class PairedDifference(NamedTuple):
-    """Mean and sample std of the differences, and half of the interval's width."""
+class SeedSpread(NamedTuple):
+    """Mean and sample std over seeds, and half of the width of the mean's interval."""
 
     mean: float
     std: float
@@ -35,7 +35,7 @@ class Pairing:
     name: str
     reference: str
     seeds: list[int]  # that both have
-    differences: dict[str, PairedDifference]  # of the columns `PAIRED`: this one less the reference
+    differences: dict[str, SeedSpread]  # of the columns `PAIRED`: this one less the reference
     missing: dict[str, list[int]]  # whose run is missing for which seeds
 
 
@@ -52,7 +52,7 @@ def pairings(runs: Iterable[RunResult]) -> list[Pairing]:
         if not candidates:
             continue
         reference = min(candidates, key=lambda group: len(changed_options(group.runs[0])))
-        if len(_by_seed(reference)) > 1:
+        if len(by_seed(reference)) > 1:
             pairs += [_pairing(group, reference) for group in groups if group is not reference]
     return pairs
 
@@ -90,7 +90,7 @@ def _stream(run: RunResult) -> str:
     return json.dumps([len(run.matrix), run.tasks_total, shared], sort_keys=True)
 
 
-def _by_seed(group: SeedGroup) -> dict[int, dict[str, float]]:
+def by_seed(group: SeedGroup) -> dict[int, dict[str, float]]:
     """The paired columns of each seed; of a seed that was run twice, the mean."""
     runs: dict[int, list[dict[str, float]]] = {}
     for run in group.runs:
@@ -103,10 +103,10 @@ def _by_seed(group: SeedGroup) -> dict[int, dict[str, float]]:
 
 
 def _pairing(group: SeedGroup, reference: SeedGroup) -> Pairing:
-    ours, theirs = _by_seed(group), _by_seed(reference)
+    ours, theirs = by_seed(group), by_seed(reference)
     seeds = sorted(ours.keys() & theirs.keys())
     differences = {
-        key: _difference([ours[seed][key] - theirs[seed][key] for seed in seeds]) for key in PAIRED
+        key: spread_of([ours[seed][key] - theirs[seed][key] for seed in seeds]) for key in PAIRED
     }
     absent = {
         group.name: sorted(theirs.keys() - ours.keys()),
@@ -116,17 +116,18 @@ def _pairing(group: SeedGroup, reference: SeedGroup) -> Pairing:
     return Pairing(group.name, reference.name, seeds, differences, missing)
 
 
-def _difference(values: list[float]) -> PairedDifference:
+def spread_of(values: list[float]) -> SeedSpread:
+    """Return mean, std and margin of the values that are known."""
     known = [value for value in values if not math.isnan(value)]
     mean = statistics.fmean(known) if known else math.nan
     if len(known) < 2:
-        return PairedDifference(mean, math.nan, math.nan)
+        return SeedSpread(mean, math.nan, math.nan)
     std = statistics.stdev(known)
     margin = t_quantile(len(known) - 1) * std / math.sqrt(len(known))
-    return PairedDifference(mean, std, margin)
+    return SeedSpread(mean, std, margin)
 
 
-def _shown(difference: PairedDifference) -> tuple[str, str]:
+def _shown(difference: SeedSpread) -> tuple[str, str]:
     mean, std, margin = difference
     if math.isnan(mean):
         return UNKNOWN, UNKNOWN

@@ -42,6 +42,7 @@ from dafuse.taught.contract import (
     Tested,
     under,
 )
+from dafuse.taught.several_devices import share_lesson
 from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class TaughtSums:
         flip, new = options.pop("flip", True), len(lesson.names) - lesson.known
         tunes = self._tunes(lesson, options)
         holdout = options.pop("holdout", HELD_OUT)
+        share_lesson(self, lesson)
         loader, images = load_images(lesson, self.extractor, flip)
         images = of_classes(images, 0, len(lesson.names))
         is_held_out = np.zeros(len(images), dtype=bool)

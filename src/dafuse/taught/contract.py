@@ -16,12 +16,12 @@ all others stay as they are stored. Storage, undo, forgetting and the ledger nee
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 
 from dafuse.backbones.backbone import Backbone, Need
+from dafuse.data.dataset import Item
 from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.factored import head_from
@@ -54,8 +54,8 @@ class Lesson:
 
     names: list[str]  # of all classes, known and new
     known: int  # number of classes known before
-    counts_C: list[int]  # for each class, its images before this lesson
-    images: list[Path | np.ndarray]  # all can be read
+    counts_C: list[int]  # for each class, its images before these
+    images: list[Item]  # all can be read
     labels_N: np.ndarray
     feats_NF: np.ndarray | None  # None for a method that trains, which reads the images itself
     options: dict[str, Any] = field(default_factory=dict)  # for this lesson only
@@ -113,6 +113,28 @@ class Teachable(Protocol):
 
     def graph(self, shared: Arrays) -> "ModelProto":
         """Return the `encoder` as an ONNX graph whose output is called ``features``."""
+
+
+@runtime_checkable
+class InShards(Teachable, Protocol):
+    """A method whose lessons may come in shards, each summed up apart from the others.
+
+    A blank one collects the images of a shard, on this machine or another. The one that is taught
+    takes up what was collected, shard by shard, and then learns the lesson's other images: those
+    that are left out in turn, which must not be in what it took up. Together they are the lesson.
+    """
+
+    def collect(self, feats_NF: np.ndarray, labels_N: np.ndarray) -> None:
+        """Add images to the sums, and solve nothing."""
+
+    def collected(self) -> Arrays:
+        """Return the sums of what was collected, exactly, with an entry for each class."""
+
+    def take_up(self, collected: Arrays, numbers: Sequence[int], classes: int) -> None:
+        """Add what another collected; its class i is ``numbers[i]`` here.
+
+        The lesson has at most so many classes, known ones included. `learn` must follow.
+        """
 
 
 class ReadsRecords(Protocol):

@@ -42,6 +42,7 @@ from dafuse.taught.contract import (
     under,
 )
 from dafuse.taught.daf_calibration import LEAST, Calibration, find_threshold, with_held_out
+from dafuse.taught.several_devices import share_lesson
 from dafuse.taught.torch_extractor import HELD_OUT, TorchExtractor, held_out, load_images
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class TaughtDAF:
         """Learn a lesson; its options are holdout, flip, epochs, lr."""
         options = {name: value for name, value in lesson.options.items() if value is not None}
         holdout, flip = options.pop("holdout", HELD_OUT), options.pop("flip", True)
+        share_lesson(self, lesson)
         loader, images = load_images(lesson, self.extractor, flip)
         split = self._split(lesson, images, holdout)
         trainer = Trainer(

@@ -20,9 +20,9 @@ from dafuse.heads.closed_form import KINDS
 from dafuse.heads.confidence import BEND, Temperature, Threshold, sharpness
 from dafuse.heads.factored import head_from
 from dafuse.heads.head import Head
-from dafuse.heads.many import AT_ONCE, ManyClasses, many
+from dafuse.heads.many import AT_ONCE, MANY_CLASSES, ManyClasses, many
 from dafuse.heads.resting import Precision
-from dafuse.heads.sums import ClassSums, classwise
+from dafuse.heads.sums import ClassSums, classwise, compact, from_compact
 from dafuse.methods.lift_parts import HeadName, kinds_of, lift_of
 from dafuse.methods.options import Range, require_valid
 from dafuse.taught import words
@@ -81,6 +81,7 @@ class TaughtLift:
         )
         self.many = self._many()  # of thousands of classes, instead of `solved`
         self._is_many = False
+        self._present = 0  # classes, once sums were taken up; there may be room for more
         self._head: Head | None = None  # as it was read, until something changes it
 
     @classmethod
@@ -100,11 +101,32 @@ class TaughtLift:
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None
         self._head = None
-        if self._becomes_many(len(lesson.names), sum(lesson.counts_C) + len(lesson.labels_N)):
+        images = sum(lesson.counts_C) + len(lesson.labels_N)
+        if self._becomes_many(len(lesson.names), images):
             self.many.learn(self.lift(lesson.feats_NF), lesson.labels_N)
-            return Tested("some left out in turn", *self.many.tried)
+            return Tested("each left out in turn", *self.many.tried)
+        self.solved.cut_to(len(lesson.names))
+        self._present = 0
         self.solved.learn(lesson.feats_NF, lesson.labels_N)
         return Tested("each left out in turn", *self.solved.tried)
+
+    def collect(self, feats_NF: np.ndarray, labels_N: np.ndarray) -> None:
+        self.solved.observe(feats_NF, labels_N)
+
+    def collected(self) -> Arrays:
+        return compact(self.solved.sums)
+
+    def take_up(self, collected: Arrays, numbers: Sequence[int], classes: int) -> None:
+        self._head = None
+        sums = from_compact(collected, self.settings["rank"])
+        present = max(self._classes, max(numbers) + 1)
+        if self._becomes_many(present, self._images + sums.images):
+            missing = sorted(set(range(self.many.classes, present)) - set(numbers))
+            sums.make_room(len(numbers) + len(missing))  # their only images come with `learn`
+            self.many.take_up(np.array([*numbers, *missing]), sums)
+            return
+        self._present = present
+        self.solved.take_up(sums, numbers, max(present, min(classes, MANY_CLASSES)))
 
     def drop(self, remaining: Sequence[int]) -> None:
         self._head = None
@@ -149,7 +171,9 @@ class TaughtLift:
 
     @property
     def _classes(self) -> int:
-        return self.many.classes if self._is_many else self.solved.sums.classes
+        if self._is_many:
+            return self.many.classes
+        return self._present or self.solved.sums.classes
 
     @property
     def _images(self) -> float:
@@ -168,6 +192,10 @@ class TaughtLift:
         if self._is_many or not many(classes, images, self.lift.width, self.solved.kinds):
             return self._is_many
         few, self._is_many = self.solved, True
+        if self._present:  # the records are not stored yet
+            few.cut_to(self._present)
+            few.rest()
+            self.many.changed = {n: self._record_of_few(n) for n in range(self._present)}
         self.many.temperature, self.many.threshold = few.temperature, few.threshold
         self.many.evidence, self.many.choice = few.evidence, few.choice
         self.many.go_on_from(few.resting)
@@ -192,7 +220,8 @@ class TaughtLift:
         if self._head is not None:
             return self._head
         if self._is_many:
-            return self.many.head()
+            self._head = self.many.head()  # large, and asked for twice
+            return self._head
         solved = self.solved
         weights = solved.resting_weights
         return Head(

@@ -35,6 +35,7 @@ def open_extractor(
     threads: int | None = None,
     wanted: Wanted | None = None,
     file: str = "",
+    devices: int = 1,
 ) -> Extractor:
     """Open a network with exactly these weights.
 
@@ -46,6 +47,7 @@ def open_extractor(
         threads: number of threads; default: one for each processor
         wanted: the needs of the method; default: features only
         file: the .onnx file from which the network was opened before; it may be gone
+        devices: how many share out lessons that train, a process each
     """
     require_device(device)
     tag, wanted = tag_named(str(backbone)), wanted or Wanted()
@@ -61,7 +63,7 @@ def open_extractor(
         if found := _open_found(tag, sha256, device, threads, file):
             return found
     try:
-        return _open_by_torch(tag, weights, sha256, device, threads, wanted)
+        return _open_by_torch(tag, weights, sha256, device, threads, wanted, devices)
     except DafuseError as error:
         if not file or weights or Path(file).is_file():
             raise
@@ -119,6 +121,7 @@ def _open_by_torch(
     device: str,
     threads: int | None,
     wanted: Wanted,
+    devices: int,
 ) -> Extractor:
     if find_spec("torch") is None or find_spec("timm") is None:
         why = _why_torch(tag, weights, device, wanted)
@@ -129,7 +132,7 @@ def _open_by_torch(
 
     network = build_backbone(tag)
     require_offered(wanted.method, wanted.need, tag, network.offers)
-    return TorchExtractor(with_weights(network, weights, sha256), device, threads)
+    return TorchExtractor(with_weights(network, weights, sha256), device, threads, devices)
 
 
 def _why_torch(tag: str, weights: str | None, device: str, wanted: Wanted) -> str:

@@ -57,9 +57,10 @@ class TaughtSimpleCIL:
     def learn(self, lesson: Lesson) -> Tested:
         assert lesson.feats_NF is not None
         feats_ND, labels_N = lesson.feats_NF.astype(np.float64), lesson.labels_N
-        self._grow(len(lesson.names))
-        np.add.at(self.sums_CD, labels_N, feats_ND)
-        np.add.at(self.counts_C, labels_N, 1)
+        classes = len(lesson.names)
+        self.sums_CD, self.counts_C = self.sums_CD[:classes], self.counts_C[:classes]
+        self._grow(classes)
+        self.collect(feats_ND, labels_N)
         others = self.counts_C[labels_N] > 1  # whether their class has another image
         feats_ND, labels_N = feats_ND[others], labels_N[others]
         cosines_NC = self._left_out(feats_ND, labels_N)
@@ -68,6 +69,19 @@ class TaughtSimpleCIL:
             familiarity_N = self.head().energies(cosines_NC)
             self.threshold = self.threshold.after(familiarity_N, len(self.counts_C))
         return Tested("each left out in turn", labels_N, cosines_NC.argmax(1))
+
+    def collect(self, feats_NF: np.ndarray, labels_N: np.ndarray) -> None:
+        self._grow(int(labels_N.max(initial=-1)) + 1)
+        np.add.at(self.sums_CD, labels_N, feats_NF.astype(np.float64))
+        np.add.at(self.counts_C, labels_N, 1)
+
+    def collected(self) -> Arrays:
+        return {"counts": self.counts_C, "sums": self.sums_CD}
+
+    def take_up(self, collected: Arrays, numbers: Sequence[int], classes: int) -> None:
+        self._grow(classes)
+        self.sums_CD[list(numbers)] += collected["sums"]
+        self.counts_C[list(numbers)] += collected["counts"]
 
     def drop(self, remaining: Sequence[int]) -> None:
         self.sums_CD, self.counts_C = self.sums_CD[list(remaining)], self.counts_C[list(remaining)]

@@ -21,6 +21,7 @@ from dafuse.data.dataset import Augmentation, Dataset, ImageSet
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.data.splits import split_per_class
 from dafuse.engine.devices import launch
+from dafuse.engine.ranks import Ranks
 from dafuse.taught.contract import Lesson
 
 if TYPE_CHECKING:
@@ -33,10 +34,16 @@ HOLDS_OUT = 5  # images that a class needs before some are held out
 class TorchExtractor(Extractor):
     """A torch network with the interface of an `Extractor`, also with a module attached."""
 
-    def __init__(self, network: Network, device: str = "auto", threads: int | None = None) -> None:
-        self.fabric = launch(device, "fp32", False)
+    def __init__(
+        self,
+        network: Network,
+        device: str = "auto",
+        threads: int | None = None,
+        devices: int = 1,  # that share out lessons
+    ) -> None:
+        self.fabric = launch(device, "fp32", False, devices)
         self.network = network.to(self.fabric.device)
-        self.threads = threads or available_processors()
+        self.threads, self.device = threads or available_processors(), device
         if threads:
             torch.set_num_threads(threads)
         self.tag, self.sha256 = network.tag, network.sha256
@@ -120,7 +127,10 @@ def load_images(lesson: Lesson, extractor: TorchExtractor, flip: bool) -> tuple[
     augmentation = Augmentation() if flip else Augmentation(flip=0.0)
     names = [lesson.names[number] for number in present_K]
     dataset = Dataset("lesson", names, images, nothing, augmentation)
-    loader = Loader(dataset, extractor.preprocessing, extractor.fabric.device, lesson.progress)
+    ranks = Ranks(extractor.fabric)
+    limits = ranks.memory_for_images(None), ranks.workers(None)
+    device, progress = extractor.fabric.device, lesson.progress
+    loader = Loader(dataset, extractor.preprocessing, device, progress, *limits)
     return loader, images.relabel(present_K)
 
 

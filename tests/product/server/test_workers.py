@@ -1,6 +1,7 @@
 """`dafuse serve --workers 2`: processes that share the load, come back, leave nothing behind."""
 
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -17,9 +18,12 @@ import httpx
 import psutil
 import pytest
 
+from dafuse.commands.open_model import NetworkOptions
+from dafuse.commands.serve_workers import Opening
 from dafuse.product.classifier import Classifier
+from dafuse.product.server.security import Access, Limits
 from helpers.product_models import pictures, taught
-from helpers.served_apps import files, png, wait_for
+from helpers.served_apps import BEARER, TOKEN, client, files, png, wait_for
 from helpers.served_processes import address, process
 
 CLIENTS = 4
@@ -210,23 +214,42 @@ def test_workers_end_when_the_process_that_started_them_is_killed(file: Path) ->
         assert not alive
 
 
-def test_workers_take_up_what_a_models_folder_was_taught_and_share_the_token(
-    made: list[Path], tmp_path: Path
-) -> None:
+def test_workers_take_up_what_a_models_folder_was_taught(made: list[Path], tmp_path: Path) -> None:
     folder = shutil.copytree(made[0].with_name("0"), tmp_path / "model")
-    with process(folder, "--workers", "2", "--host", "0.0.0.0", DAFUSE_TOKEN="of-the-tests") as run:
-        url = address(run).replace("0.0.0.0", "127.0.0.1")
-        wait_for(lambda: answering(url, workers_of(run)))
+    with two_workers(folder) as (run, url):
         Classifier.open(folder, device="cpu").learn(*pictures({5: 2}))
-        bearer = {"Authorization": "Bearer of-the-tests"}
         with ExitStack() as stack:
             for _ in range(8):  # new connections, of both workers
                 asked = stack.enter_context(httpx.Client(base_url=url, timeout=60))
-                answer = asked.post("/predict?top=9", files=SENT, headers=bearer).json()
+                answer = asked.post("/predict?top=9", files=SENT).json()
                 names = {one["name"] for one in answer["predictions"][0]["top"]}
                 assert names == {"class 0", "class 1", "class 5"}
-                assert asked.get("/classes").status_code == 401
         ended(run, signal.SIGTERM)
+
+
+def test_where_no_worker_can_start_it_ends_and_says_so(file: Path) -> None:
+    with process(file, "--workers", "2") as run:
+        assert run.stdout is not None
+        assert "2 workers" in run.stdout.readline()
+        file.unlink()  # before the workers open it
+        _, err = run.communicate(timeout=120)
+    assert run.returncode == 2
+    *lines, last = err.splitlines()
+    assert f"a worker cannot open the model: there is no file {file}" in lines[0]
+    assert last == "dafuse: no worker stays alive: leave out --workers to see why"
+
+
+def test_a_worker_gets_the_token_and_the_limits(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafuse.commands.serve.prepare_process", lambda: None)
+    access, limits = Access(TOKEN, everywhere=True), Limits(files=3)
+    opening = Opening(str(file), NetworkOptions(threads=1), access, limits, "pets")
+    sent = pickle.loads(pickle.dumps(opening))  # as it is sent to a new process
+    with client(sent()) as found:
+        assert found.get("/classes").status_code == 401
+        knows = found.get("/classes", headers=BEARER).json()
+    assert (knows["model"], knows["limits"]["files"]) == ("pets", 3)
 
 
 def test_connections_that_come_at_once_are_shared_out(file: Path) -> None:

@@ -7,7 +7,7 @@ token. Heavy things are imported in functions, for a worker must soon tell that 
 import inspect
 import logging
 import os
-import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from dafuse.product.server.security import Access, Limits
 
 log = logging.getLogger("dafuse.server")
-SILENT = 15  # seconds until a worker that tells nothing is taken for hung, and replaced
+SILENT = 10  # seconds until a worker that tells nothing is taken for hung, and replaced
+STEADY = 20.0  # seconds that a worker lives whose loss has nothing to do with its start
+TRIES = 2  # for each worker, to start one that stays alive
 PER_PROCESSOR = 8  # workers; more of them are a slip of the finger
 
 
@@ -51,7 +53,7 @@ class Opening:
             served = open_served(self.model, self.network)
         except DafuseError as error:  # the file may be half-written just now: uvicorn tries again
             log.error("a worker cannot open the model: %s", error)
-            sys.exit(1)
+            os._exit(1)  # at once: uvicorn would wait for an answer while Python tears itself down
         return create_app(served, self.access, self.limits, name=self.name)
 
 
@@ -83,15 +85,21 @@ def run_workers(opening: Opening, listening: socket, workers: int) -> None:
         sockets = [listening]
         if "target" in inspect.signature(Multiprocess).parameters:  # before uvicorn 0.51
             target = uvicorn.Server(config).run
-            Workers(config, target=target, sockets=sockets).run()  # type: ignore[call-arg]
+            supervisor = ServeWorkers(config, target=target, sockets=sockets)  # type: ignore[call-arg]
         else:
-            Workers(config, sockets=sockets).run()
+            supervisor = ServeWorkers(config, sockets=sockets)
+        supervisor.run()
+    if supervisor.gave_up:
+        raise DafuseError("no worker stays alive: leave out --workers to see why")
 
 
-class Workers(Multiprocess):
-    """uvicorn's supervisor, which also says so when a worker was lost."""
+class ServeWorkers(Multiprocess):
+    """uvicorn's supervisor, which also says so when a worker was lost, and ends if all are."""
 
+    gave_up = False
     _known: frozenset[int] = frozenset()
+    _lost = 0  # since a worker was steady
+    _steady_at = float("inf")
 
     def keep_subprocess_alive(self) -> None:
         before = self._pids()
@@ -101,6 +109,14 @@ class Workers(Multiprocess):
             log.error("worker %d was lost; another takes its place", pid)
         for pid in self._known - now:
             _drop_gauges(pid)
+        if not self._known & now:  # all are new
+            self._steady_at = time.monotonic() + STEADY
+        if time.monotonic() > self._steady_at:
+            self._lost = 0
+        self._lost += len(before - now)
+        if self._lost > TRIES * self.config.workers:
+            self.gave_up = True
+            self.should_exit.set()
         self._known = now
 
     def _pids(self) -> frozenset[int]:
