@@ -47,7 +47,7 @@ class Unfinished:
         if header.is_file():
             try:
                 begun = read_sealed(header, "", self._folder)
-            except DafuseError:  # it is damaged, and the lesson begins anew
+            except DafuseError:  # it is damaged: the lesson begins again
                 begun = None
         if not isinstance(begun, dict) or begun.get("lesson") != lesson:
             folder.remove_unfinished()
