@@ -318,7 +318,7 @@ def test_other_commands_read_earlier_spellings(monkeypatch: pytest.MonkeyPatch) 
     for spelled in ("--weights_sha256", "--weights-sha256"):
         with pytest.raises(Stop):
             start("learn", ["m", "s", "--tune", "--set", "rank=8", "--threads=2", spelled, "00"])
-    network = open_model.NetworkOptions(threads=2)
+    network = open_model.LessonNetwork(threads=2)
     assert asked[0] == asked[1]
     assert asked[0][0] == ("m", network, {"rank": 8, "tune": "first"}, "00")
     asked.clear()
