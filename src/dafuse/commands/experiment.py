@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dafuse.commands.options import Rest
-from dafuse.commands.plans import Spread, make_steps, show_plan
+from dafuse.commands.plans import Placement, make_steps, show_plan
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError, did_you_mean
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dafuse.experiments.making import Step
     from dafuse.experiments.plan import PlannedRun
 
-HERE = Spread()
+HERE = Placement()
 EACH = MeasureOptions()
 Measure = Annotated[
     MeasureOptions, Parameter(name="*", name_transform=lambda option: f"measure-{option}")
@@ -46,7 +46,7 @@ def experiment(
     out: str = "runs",
     dry_run: bool = False,
     report_only: bool = False,
-    spread: Annotated[Spread, Parameter(name="*")] = HERE,
+    placement: Annotated[Placement, Parameter(name="*")] = HERE,
     measure: Measure = EACH,
 ) -> None:
     """Make a table or figure of the paper: all its runs, then a report over them.
@@ -68,13 +68,13 @@ def experiment(
         )
     if dry_run and report_only:
         raise DafuseError("either --dry-run or --report-only, not both")
-    spread.require_valid()
+    placement.require_valid()
     experiment = EXPERIMENTS[name]
     _require_measurable(name, experiment, measure)
     texts, words = method_options(rest)
     folder = _folder(out)
     asked = ExperimentRequest(
-        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only, spread
+        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only, placement
     )
     if experiment.cells:
         _cells(asked, texts, words)
@@ -92,7 +92,7 @@ class ExperimentRequest:
     out: Path
     dry_run: bool
     report_only: bool
-    spread: Spread
+    placement: Placement
 
     def file(self, config: "RunConfig") -> Path:
         """Return the name of the outputs, but for its suffix."""
@@ -131,7 +131,7 @@ def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
     """Make the steps, unless only a report is asked for. Returns those that failed."""
     if asked.report_only:
         return []
-    return make_steps(steps, asked.out, asked.spread)
+    return make_steps(steps, asked.out, asked.placement)
 
 
 def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str]) -> None:
@@ -139,7 +139,7 @@ def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[st
     if texts:
         option = next(iter(texts)).replace("_", "-")
         raise DafuseError(f"{asked.name} has no runs: leave --method.{option} out")
-    if asked.spread != HERE:
+    if asked.placement != HERE:
         raise DafuseError(f"{asked.name} has no runs: leave --parallel and --cluster out")
     base = parse(words)
     from dafuse.experiments.few_images import FewImages

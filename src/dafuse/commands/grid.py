@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.commands.plans import Spread, make_steps, show_plan
+from dafuse.commands.plans import Placement, make_steps, show_plan
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS
 from dafuse.engine.config import RunConfig
@@ -118,7 +118,7 @@ def seeded(configs: Sequence[RunConfig], asked: str | None, seed_given: bool) ->
     ]
 
 
-def run_grid(configs: Sequence[RunConfig], spread: Spread, dry_run: bool) -> None:
+def run_grid(configs: Sequence[RunConfig], placement: Placement, dry_run: bool) -> None:
     """Make every run of the grid that is not finished, and a report over all."""
     shared = configs[0]
     for option, why in NOT_HERE.items():
@@ -137,7 +137,7 @@ def run_grid(configs: Sequence[RunConfig], spread: Spread, dry_run: bool) -> Non
         print(f"makes {file}.html, .md and .png")
         return
     _require_openable(planned)
-    failed = make_steps(planned, out, spread)
+    failed = make_steps(planned, out, placement)
     missing = [f"{name_of(each)} ({each.state()})" for each in planned if not each.finished()]
     runs = [found for each in planned if (found := each.results()) is not None]
     if runs:
