@@ -7,11 +7,13 @@ alone; they say what is missing.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from dafuse.commands.grid import listed_seeds
 from dafuse.commands.options import Rest
 from dafuse.commands.plans import Placement, make_steps, show_plan
 from dafuse.commands.run import parse
@@ -42,7 +44,7 @@ def experiment(
     name: str,
     /,
     *rest: Rest,
-    seeds: Annotated[Sequence[int], Parameter(consume_multiple=1)] = (),
+    seeds: Annotated[Sequence[str], Parameter(consume_multiple=1)] = (),
     out: str = "runs",
     dry_run: bool = False,
     report_only: bool = False,
@@ -56,7 +58,8 @@ def experiment(
 
     Args:
         name: see dafuse list experiments
-        seeds: class orders; its own if left out
+        seeds: a list of seeds with commas or blanks, such as 1993,1994; one number is one seed, not
+            how many (as for dafuse run); its own if left out
         out: folder of all runs
         dry_run: list the runs, compute nothing
         report_only: make the report of what is there, run nothing
@@ -71,10 +74,12 @@ def experiment(
     placement.require_valid()
     experiment = EXPERIMENTS[name]
     _require_measurable(name, experiment, measure)
+    listed = [listed_seeds(one, "seeds, such as 1993,1994") for one in seeds]
+    given = list(dict.fromkeys(chain(*listed)))
     texts, words = method_options(rest)
     folder = _folder(out)
     asked = ExperimentRequest(
-        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only, placement
+        name, experiment, given or experiment.seeds, folder, dry_run, report_only, placement
     )
     if experiment.cells:
         _cells(asked, texts, words)

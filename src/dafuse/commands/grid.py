@@ -86,18 +86,22 @@ def _split(option: str, value: str, kinds: Mapping[str, bool]) -> list[str]:
     return [one.strip() for one in values]
 
 
+def listed_seeds(asked: str, takes: str) -> list[int]:
+    """Return numbers with commas between them, each once; `1993,` is a list of one."""
+    try:
+        numbers = [int(one) for one in asked.removesuffix(",").split(",")]
+    except ValueError:
+        raise DafuseError(f"--seeds takes {takes}; not {asked}") from None
+    return list(dict.fromkeys(numbers))
+
+
 def seeds_of(asked: str | None, first: int) -> list[int]:
     """Return the seeds of `--seeds`: so many from the first one on, or those of a list (`7,`)."""
     if asked is None:
         return [first]
-    try:
-        numbers = [int(one) for one in asked.removesuffix(",").split(",")]
-    except ValueError:
-        raise DafuseError(
-            f"--seeds takes how many seeds, such as 5, or a list, such as 1993,7; not {asked}"
-        ) from None
+    numbers = listed_seeds(asked, "how many seeds, such as 5, or a list, such as 1993,7")
     if "," in asked:
-        return list(dict.fromkeys(numbers))
+        return numbers
     if not 1 <= numbers[0] <= MOST_SEEDS:
         raise DafuseError(f"--seeds {asked}: how many seeds must be from 1 to {MOST_SEEDS}")
     return [first + k for k in range(numbers[0])]

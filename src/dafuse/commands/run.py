@@ -43,7 +43,8 @@ class Several(Placement):
     """More than one run: several seeds, or several values of options.
 
     Args:
-        seeds: how many class orders, the first of them --seed; or a list of seeds, such as 1993,7
+        seeds: one number is how many class orders, the first of them --seed; with commas it is a
+            list of seeds, such as 1993,7 (or 7, for this one alone)
         dry_run: list the runs, compute nothing
     """
 
