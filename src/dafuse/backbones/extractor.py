@@ -83,7 +83,7 @@ class Extractor:
 
     @property
     def stages(self) -> list[tuple[int, int]]:
-        """Empty: there are no places for adapters."""
+        """No stages: there are no places for adapters."""
         return []
 
     @property
