@@ -22,6 +22,7 @@ from torch import Tensor
 from dafuse.data.batches import free_bytes
 from dafuse.errors import DafuseError
 from dafuse.processes import end_with_starter, own_children, rank_here
+from dafuse.wording import first_line
 
 T = TypeVar("T")
 
@@ -104,7 +105,7 @@ class Ranks:
         try:
             self.fabric.launch()
         except (RuntimeError, ValueError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise DafuseError(
                 f"the {self.count} processes did not come together at "
                 f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}: {reason}"
