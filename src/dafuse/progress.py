@@ -30,7 +30,7 @@ class Bar:
 
 
 class Progress:
-    """Makes bars. This one is silent; `dafuse.engine.display` draws bars on a terminal."""
+    """Progress that is silent; `dafuse.engine.display` draws bars on a terminal."""
 
     @contextmanager
     def bar(self, label: str, total: int) -> Iterator[Bar]:
@@ -69,7 +69,7 @@ class LineBar(Bar):
 
 
 class LineProgress(Progress):
-    """Writes a line every few seconds, for logs. Work that ends sooner writes nothing."""
+    """Progress as a line every few seconds, for logs. Work that ends sooner writes nothing."""
 
     def __init__(
         self,

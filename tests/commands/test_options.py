@@ -238,7 +238,9 @@ def test_options_of_methods_are_read_for_experiments(option: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("alpha --seeds x", "--seeds must be a whole number, not x; see dafuse experiment --help"),
+        ("alpha --seeds x", "--seeds takes seeds, such as 1993,1994; not x"),
+        ("alpha --seeds 1,,2", "--seeds takes seeds, such as 1993,1994; not 1,,2"),
+        ("alpha --seeds 1.5 2", "--seeds takes seeds, such as 1993,1994; not 1.5"),
         ("alpha --seeds", "--seeds needs a value; see dafuse experiment --help"),
         ("--seeds=1 alpha", "NAME is missing: it comes before the options; see dafuse experiment"),
         ("alpha --method.epochs --increment 5", "--method.epochs needs a value; see dafuse run"),
@@ -318,7 +320,7 @@ def test_other_commands_read_earlier_spellings(monkeypatch: pytest.MonkeyPatch) 
     for spelled in ("--weights_sha256", "--weights-sha256"):
         with pytest.raises(Stop):
             start("learn", ["m", "s", "--tune", "--set", "rank=8", "--threads=2", spelled, "00"])
-    network = open_model.NetworkOptions(threads=2)
+    network = open_model.LessonNetwork(threads=2)
     assert asked[0] == asked[1]
     assert asked[0][0] == ("m", network, {"rank": 8, "tune": "first"}, "00")
     asked.clear()

@@ -166,7 +166,7 @@ def test_trains_once_replays_reports_and_reuses(
     assert "alpha=2.0" in Path("runs/tiny-arrays.html").read_text()
     assert "alpha=2.0" in Path("runs/tiny-arrays.md").read_text()
     assert Path("runs/tiny-arrays.png").read_bytes().startswith(b"\x89PNG")
-    start("experiment", ["tiny", "--seeds", "1", "2", *world])
+    start("experiment", ["tiny", "--seeds", "1,2", *world])
     assert len(fitted) == 4
     assert "is finished; nothing to compute" in capsys.readouterr().err
     start("experiment", ["tiny", "--seeds", "1", "2", "3", "--dry-run", *world])

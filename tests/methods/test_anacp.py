@@ -12,7 +12,7 @@ from dafuse.errors import DafuseError
 from dafuse.heads.ridge import statistics
 from dafuse.heads.sums import pooled
 from dafuse.methods import anacp
-from dafuse.methods.anacp import AnaCP, alike, gram_and_moments, spread
+from dafuse.methods.anacp import AnaCP, alike, gram_and_moments, pushed_apart
 from dafuse.seeds import torch_generator
 from helpers.small_datasets import small_dataset
 from helpers.small_runs import small_stream, small_trainer
@@ -51,7 +51,7 @@ def test_tasks_add_up_to_regressions_on_everything(options: dict) -> None:
     means = torch.stack([units[labels == label].mean(0) for label in range(4)])
     apart = units - means[labels]
     covariance = apart.T @ apart / len(units) + 1e-4 * torch.eye(trainer.network.width).double()
-    targets = spread(means, covariance, 1.0, options.get("dewhiten", False))
+    targets = pushed_apart(means, covariance, 1.0, options.get("dewhiten", False))
 
     maps = []
     for random in method.random_HDM:
@@ -93,14 +93,14 @@ def test_targets_are_means_moved_along_the_nearest_orthonormal_directions(dewhit
     values, vectors = values[-4:], vectors[:, -4:]  # five centred means span four directions
     polar = white @ vectors @ torch.diag(values**-0.5) @ vectors.T
     wanted = (white + 0.7 * polar) @ power(covariance, 0.5 if dewhiten else -0.5) + centre
-    found = spread(means, covariance, 0.7, dewhiten)
+    found = pushed_apart(means, covariance, 0.7, dewhiten)
     assert torch.allclose(found, wanted / wanted.norm(dim=1, keepdim=True), atol=1e-9)
 
 
 def test_undone_whitening_without_repulsion_gives_the_means_back() -> None:
     means = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).double()
     covariance = torch.diag(torch.arange(1.0, 7.0)).double()
-    found = spread(means, covariance, 0.0, dewhiten=True)
+    found = pushed_apart(means, covariance, 0.0, dewhiten=True)
     assert torch.allclose(found, F.normalize(means, dim=1), atol=1e-12)
 
 
@@ -110,13 +110,13 @@ def test_targets_do_not_hang_on_rounding() -> None:
     means = torch.randn(5, 9, generator=generator).double()
     nudged = means + 1e-13 * torch.randn(5, 9, generator=generator).double()
     covariance = torch.diag(torch.linspace(1e-3, 1, 9)).double()
-    found = [spread(each, covariance, 1.0, dewhiten=False) for each in (means, nudged)]
+    found = [pushed_apart(each, covariance, 1.0, dewhiten=False) for each in (means, nudged)]
     assert torch.allclose(*found, atol=1e-9)
 
 
 def test_one_class_has_its_mean_for_a_target() -> None:
     means = torch.tensor([[3.0, 4.0]]).double()
-    found = spread(means, torch.eye(2).double(), 1.0, dewhiten=False)
+    found = pushed_apart(means, torch.eye(2).double(), 1.0, dewhiten=False)
     assert torch.allclose(found, torch.tensor([[0.6, 0.8]]).double())
 
 
@@ -125,7 +125,7 @@ def test_repulsion_sets_means_apart_that_are_alike() -> None:
     shared = 3 * torch.randn(20, generator=generator)
     means = (shared + torch.randn(8, 20, generator=generator)).double()
     covariance = torch.eye(20).double()
-    sizes = [alike(spread(means, covariance, alpha, dewhiten=True)) for alpha in (0, 1, 5)]
+    sizes = [alike(pushed_apart(means, covariance, alpha, dewhiten=True)) for alpha in (0, 1, 5)]
     assert alike(means) == pytest.approx(sizes[0])
     assert sizes[0] > sizes[1] > sizes[2]
 

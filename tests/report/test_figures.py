@@ -11,7 +11,7 @@ import pytest
 
 from dafuse.errors import DafuseError
 from dafuse.report import comparisons, run_figures, tradeoffs
-from dafuse.report.drawing import NEAR, NothingToDraw, canvas, place_labels, spread
+from dafuse.report.drawing import NEAR, NothingToDraw, canvas, moved_apart, place_labels
 from dafuse.report.measures import measures
 from dafuse.report.runs import find_runs, load_run
 from dafuse.report.tradeoffs import efficiency, efficiency_caption
@@ -59,9 +59,9 @@ def test_most_confused_classes_come_in_pairs():
 
 
 def test_labels_are_moved_apart_only_where_they_collide():
-    assert spread([90, 50, 10], 5) == [90, 50, 10]
-    assert spread([52, 50, 10], 6) == [54, 48, 10]
-    placed = spread([60, 59, 58.5, 50, 48], 4)
+    assert moved_apart([90, 50, 10], 5) == [90, 50, 10]
+    assert moved_apart([52, 50, 10], 6) == [54, 48, 10]
+    placed = moved_apart([60, 59, 58.5, 50, 48], 4)
     assert all(a - b >= 4 - 1e-9 for a, b in pairwise(placed))
     assert sum(placed) == pytest.approx(60 + 59 + 58.5 + 50 + 48)
 

@@ -91,7 +91,7 @@ class Extractor:
 
     @property
     def stages(self) -> list[tuple[int, int]]:
-        """Empty: there are no places for adapters."""
+        """No stages: there are no places for adapters."""
         return []
 
     @property

@@ -12,7 +12,7 @@ AT_ONCE = 8  # max tails in one batch: each needs the keys and values of all tok
 
 
 class AllTokens(Attachment):
-    """Reads out every token: the output of a trunk, from which a tail goes on."""
+    """Readout of every token: the output of a trunk, from which a tail goes on."""
 
     reads_cls_alone = False
 

@@ -22,7 +22,7 @@ class Loaded:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return len(self.taken) / self.seconds
 
     def latency(self, percentile: float) -> float:

@@ -33,7 +33,7 @@ SPREAD = 3.0  # std of an image about its class mean, whose own std is 1
 
 
 class MadeUpFeatures:
-    """Stands for a network: says which columns there are, and computes none of them."""
+    """Stand-in for a network, which names its columns and computes none of them."""
 
     depth = 12
 

@@ -150,7 +150,7 @@ class _Pillow(TorchDataset[Batch]):
 
 
 class PlainTrainer(Trainer):
-    """Trains adapters with `plain_fit` and computes features with `plain_features`.
+    """Trainer of adapters by `plain_fit`, with features by `plain_features`.
 
     The rest is the engine's: test batches, and attachments other than an adapter.
     """

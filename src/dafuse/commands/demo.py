@@ -40,7 +40,7 @@ def demo(*, out: str = "runs/demo", seed: int = 0) -> None:
 
 
 class Demo:
-    """Each step is timed, and said with the command that does the same."""
+    """Demonstration whose steps are timed, each shown with the command that does the same."""
 
     def __init__(self, out: Path, console: Console) -> None:
         self.out, self.console = out, console

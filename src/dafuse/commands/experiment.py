@@ -7,13 +7,15 @@ alone; they say what is missing.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from dafuse.commands.grid import listed_seeds
 from dafuse.commands.options import Rest
-from dafuse.commands.plans import Spread, make_steps, show_plan
+from dafuse.commands.plans import Placement, make_steps, show_plan
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError, did_you_mean
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from dafuse.experiments.making import Step
     from dafuse.experiments.plan import PlannedRun
 
-HERE = Spread()
+HERE = Placement()
 EACH = MeasureOptions()
 Measure = Annotated[
     MeasureOptions, Parameter(name="*", name_transform=lambda option: f"measure-{option}")
@@ -42,11 +44,11 @@ def experiment(
     name: str,
     /,
     *rest: Rest,
-    seeds: Annotated[Sequence[int], Parameter(consume_multiple=1)] = (),
+    seeds: Annotated[Sequence[str], Parameter(consume_multiple=1)] = (),
     out: str = "runs",
     dry_run: bool = False,
     report_only: bool = False,
-    spread: Annotated[Spread, Parameter(name="*")] = HERE,
+    placement: Annotated[Placement, Parameter(name="*")] = HERE,
     measure: Measure = EACH,
 ) -> None:
     """Make a table or figure of the paper: all its runs, then a report over them.
@@ -56,7 +58,8 @@ def experiment(
 
     Args:
         name: see dafuse list experiments
-        seeds: class orders; its own if left out
+        seeds: a list of seeds with commas or blanks, such as 1993,1994; one number is one seed, not
+            how many (as for dafuse run); its own if left out
         out: folder of all runs
         dry_run: list the runs, compute nothing
         report_only: make the report of what is there, run nothing
@@ -68,13 +71,15 @@ def experiment(
         )
     if dry_run and report_only:
         raise DafuseError("either --dry-run or --report-only, not both")
-    spread.require_valid()
+    placement.require_valid()
     experiment = EXPERIMENTS[name]
     _require_measurable(name, experiment, measure)
+    listed = [listed_seeds(one, "seeds, such as 1993,1994") for one in seeds]
+    given = list(dict.fromkeys(chain(*listed)))
     texts, words = method_options(rest)
     folder = _folder(out)
     asked = ExperimentRequest(
-        name, experiment, seeds or experiment.seeds, folder, dry_run, report_only, spread
+        name, experiment, given or experiment.seeds, folder, dry_run, report_only, placement
     )
     if experiment.cells:
         _cells(asked, texts, words)
@@ -92,7 +97,7 @@ class ExperimentRequest:
     out: Path
     dry_run: bool
     report_only: bool
-    spread: Spread
+    placement: Placement
 
     def file(self, config: "RunConfig") -> Path:
         """Return the name of the outputs, but for its suffix."""
@@ -131,7 +136,7 @@ def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
     """Make the steps, unless only a report is asked for. Returns those that failed."""
     if asked.report_only:
         return []
-    return make_steps(steps, asked.out, asked.spread)
+    return make_steps(steps, asked.out, asked.placement)
 
 
 def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[str]) -> None:
@@ -139,7 +144,7 @@ def _cells(asked: ExperimentRequest, texts: dict[str, list[str]], words: list[st
     if texts:
         option = next(iter(texts)).replace("_", "-")
         raise DafuseError(f"{asked.name} has no runs: leave --method.{option} out")
-    if asked.spread != HERE:
+    if asked.placement != HERE:
         raise DafuseError(f"{asked.name} has no runs: leave --parallel and --cluster out")
     base = parse(words)
     from dafuse.experiments.few_images import FewImages

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.commands.plans import Spread, make_steps, show_plan
+from dafuse.commands.plans import Placement, make_steps, show_plan
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS
 from dafuse.engine.config import RunConfig
@@ -86,18 +86,22 @@ def _split(option: str, value: str, kinds: Mapping[str, bool]) -> list[str]:
     return [one.strip() for one in values]
 
 
+def listed_seeds(asked: str, takes: str) -> list[int]:
+    """Return numbers with commas between them, each once; `1993,` is a list of one."""
+    try:
+        numbers = [int(one) for one in asked.removesuffix(",").split(",")]
+    except ValueError:
+        raise DafuseError(f"--seeds takes {takes}; not {asked}") from None
+    return list(dict.fromkeys(numbers))
+
+
 def seeds_of(asked: str | None, first: int) -> list[int]:
     """Return the seeds of `--seeds`: so many from the first one on, or those of a list (`7,`)."""
     if asked is None:
         return [first]
-    try:
-        numbers = [int(one) for one in asked.removesuffix(",").split(",")]
-    except ValueError:
-        raise DafuseError(
-            f"--seeds takes how many seeds, such as 5, or a list, such as 1993,7; not {asked}"
-        ) from None
+    numbers = listed_seeds(asked, "how many seeds, such as 5, or a list, such as 1993,7")
     if "," in asked:
-        return list(dict.fromkeys(numbers))
+        return numbers
     if not 1 <= numbers[0] <= MOST_SEEDS:
         raise DafuseError(f"--seeds {asked}: how many seeds must be from 1 to {MOST_SEEDS}")
     return [first + k for k in range(numbers[0])]
@@ -118,7 +122,7 @@ def seeded(configs: Sequence[RunConfig], asked: str | None, seed_given: bool) ->
     ]
 
 
-def run_grid(configs: Sequence[RunConfig], spread: Spread, dry_run: bool) -> None:
+def run_grid(configs: Sequence[RunConfig], placement: Placement, dry_run: bool) -> None:
     """Make every run of the grid that is not finished, and a report over all."""
     shared = configs[0]
     for option, why in NOT_HERE.items():
@@ -137,7 +141,7 @@ def run_grid(configs: Sequence[RunConfig], spread: Spread, dry_run: bool) -> Non
         print(f"makes {file}.html, .md and .png")
         return
     _require_openable(planned)
-    failed = make_steps(planned, out, spread)
+    failed = make_steps(planned, out, placement)
     missing = [f"{name_of(each)} ({each.state()})" for each in planned if not each.finished()]
     runs = [found for each in planned if (found := each.results()) is not None]
     if runs:

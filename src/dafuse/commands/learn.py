@@ -59,16 +59,16 @@ def learn(
         settings: of a new model: NAME=VALUE is a setting of its method, such as rank=8; may be
             given several times
         recognise: skip images that were taught before, and keep hashes of this lesson's images to
-            recognise them by; else neither
-        weights_sha256: of a new model: the SHA-256 of its weights; lets in a file that is not known
-            to hold them
+            recognise them by; --no-recognise does neither
+        weights_sha256: of a new model: the SHA-256 of its weights; needed to accept a file that
+            dafuse does not know
         seed: of a new model: decides everything random; 1993 if left out
-        holdout: for a method that trains: share of each class of 5 images or more that is kept back
+        holdout: for a method that trains: share of each class of 5 images or more that is held out
             to test with; 0.1 if left out
-        epochs: for a method that trains: passes over the images; 20 if left out
+        epochs: for a method that trains: number of epochs; 20 if left out
         lr: for a method that trains: learning rate; 0.01 if left out
-        flip: for a method that trains: also train on mirrored images, or not: for letters, arrows
-            and the like; if left out as in the model's last lesson, in a first one mirrored
+        flip: for a method that trains: also train on mirrored images; --no-flip suits letters,
+            arrows and the like. If left out: as in the last lesson; in the first lesson, yes
     """
     from dafuse.commands.change import ctrl_c_tells
     from dafuse.data.own_data import lesson_images

@@ -21,8 +21,8 @@ MOST_PROCESSES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Where runs are made: one after the other here, or several at a time.
+class Placement:
+    """Placement of runs: one after the other here, or several at a time.
 
     Args:
         parallel: make so many runs at a time, each in a process of this machine
@@ -59,7 +59,7 @@ class Spread:
             )
 
 
-def make_steps(steps: "Sequence[Step]", out: Path, spread: Spread) -> list[str]:
+def make_steps(steps: "Sequence[Step]", out: Path, placement: Placement) -> list[str]:
     """Make the steps that are not finished, as it was asked for. Returns those that failed."""
     make_folder(out)
     from dafuse.engine.display import TerminalProgress
@@ -67,16 +67,16 @@ def make_steps(steps: "Sequence[Step]", out: Path, spread: Spread) -> list[str]:
     from dafuse.experiments.run_workers import LocalProcesses, RayTasks, require_shared
     from dafuse.experiments.steps_table import StepsTable
 
-    if spread.cluster is not None:
+    if placement.cluster is not None:
         from dafuse.cluster import joined
 
-        with joined(spread.cluster, TerminalProgress()) as ray:
+        with joined(placement.cluster, TerminalProgress()) as ray:
             require_shared(ray, out)
-            tasks = RayTasks(ray, spread.share)
+            tasks = RayTasks(ray, placement.share)
             with tasks, StepsTable(steps).drawn() as table:
                 return make_together(steps, tasks, table)
-    if spread.parallel is not None and spread.parallel > 1:
-        with LocalProcesses(spread.parallel) as workers, StepsTable(steps).drawn() as table:
+    if placement.parallel is not None and placement.parallel > 1:
+        with LocalProcesses(placement.parallel) as workers, StepsTable(steps).drawn() as table:
             return make_together(steps, workers, table)
     with TerminalProgress() as progress:
         return make_in_turn(steps, progress)

@@ -21,7 +21,7 @@ from cyclopts.config import Dict
 from dafuse import cluster
 from dafuse.commands.grid import combinations, run_grid, seeded, spelled
 from dafuse.commands.options import Config, call, kinds_of
-from dafuse.commands.plans import Spread
+from dafuse.commands.plans import Placement
 from dafuse.commands.recipes import NAMED, read_recipe
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS, resolve
@@ -39,11 +39,12 @@ LISTS = ("increment", "order")  # options that may be a list
 
 
 @dataclass(frozen=True, kw_only=True)
-class Several(Spread):
+class Several(Placement):
     """More than one run: several seeds, or several values of options.
 
     Args:
-        seeds: how many class orders, the first of them --seed; or a list of seeds, such as 1993,7
+        seeds: one number is how many class orders, the first of them --seed; with commas it is a
+            list of seeds, such as 1993,7 (or 7, for this one alone)
         dry_run: list the runs, compute nothing
     """
 

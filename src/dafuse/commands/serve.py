@@ -61,8 +61,8 @@ def serve(
     changed meanwhile, by another process or as a new file, is taken up without losing a request.
 
     Args:
-        model: the model's folder, which with --allow-learn may be yet to come; or an .onnx file of
-            dafuse export
+        model: the model's folder, which --allow-learn makes if it is not there; or an .onnx file
+            of dafuse export
         host: address to listen at
         port: 0 takes a free one
         open: open the page in the browser
@@ -190,7 +190,7 @@ def _access(host: str, token: str | None, allow_learn: bool) -> Access:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address and holds no small answer back."""
+    """Return a socket that listens at this address and sends small answers at once."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=512)

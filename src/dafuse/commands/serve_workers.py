@@ -124,7 +124,7 @@ class ServeWorkers(Multiprocess):
 
 
 def _drop_gauges(pid: int) -> None:
-    """Let /metrics say no more how much a process holds that is gone; what it did still counts."""
+    """Remove a dead process's gauges from /metrics; its counters stay in the totals."""
     from prometheus_client.multiprocess import mark_process_dead
 
     with suppress(OSError):

@@ -28,7 +28,7 @@ Batch = tuple[Tensor, Tensor]  # images [B, 3, S, S] normalised, labels [B], bot
 
 
 class Loader:
-    """Reads a data set once, skips what is unreadable, serves batches of any part of it."""
+    """Batches of any part of a data set, which is read once; unreadable images are skipped."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ MOST_BYTES = 2**28  # of one image: it is held in memory
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """Where an image is; it is read when it is needed, as often as it is needed."""
+    """Place of an image that is read each time it is needed."""
 
     place: str  # the URL of the image or of its tar; or the path of a tar
     member: str = ""  # its name in the tar

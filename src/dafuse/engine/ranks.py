@@ -67,9 +67,9 @@ class Ranks:
         return self.are_awaited and not dist.is_initialized()
 
     def memory_for_images(self, wanted: int | None) -> int | None:
-        """Return the bytes that a process may keep decoded: all read images the same way.
+        """Return how many bytes of decoded images a process may keep: as many in every process.
 
-        Where nothing is wanted, the processes of a machine share half of what is free.
+        If no number is wanted, the processes of a machine share half of its free memory.
         """
         if wanted is not None or self.count == 1:
             return wanted
@@ -84,7 +84,7 @@ class Ranks:
     def begin(self, open_inputs: Callable[[], T]) -> T:
         """Open what a run needs in every process, and connect them.
 
-        Where the others are started from here, what is wrong is found before there are any.
+        If this process starts the others, it finds what is wrong before it starts any.
         """
         if not self.starts_others:
             self._connect()
@@ -179,8 +179,8 @@ class Ranks:
     def whole_batch(self, part: Tensor, images: int) -> Tensor:
         """Return the rows of a training batch of all processes, in order.
 
-        Only one's own have a gradient. It is as much larger as the loss of a part, by the number of
-        its images, counts less than that of the whole batch.
+        Only the rows of this process have a gradient. It is multiplied by images / len(part), since
+        a step weighs this process's loss by len(part) / images.
         """
         fixed = part.detach()
         padded = fixed.new_zeros(-(-images // self.count), *part.shape[1:])

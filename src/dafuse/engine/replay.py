@@ -36,7 +36,7 @@ Tensors = dict[str, Tensor]
 
 
 class Recording:
-    """Reads what is recorded; has the rest computed and, if asked to, records it."""
+    """Record of training: what it has is read, the rest is computed and, if asked, recorded."""
 
     def __init__(self, read_from: Path | None, write_to: Path | None, ranks: Ranks) -> None:
         self.read_from, self.write_to, self.ranks = read_from, write_to, ranks

@@ -58,7 +58,7 @@ class SharedRun:
 
 
 class Shards:
-    """Computes features and answers of images on a cluster."""
+    """Features and answers of images, computed on a cluster."""
 
     def __init__(self, ray: Any, config: RunConfig, share: ClusterShare) -> None:
         require_features_only(config)

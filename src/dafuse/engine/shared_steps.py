@@ -57,7 +57,7 @@ def leaves(value: Tensor) -> set[Tensor]:
 
 
 class WholeBatchDropout(TorchFunctionMode):
-    """Draws dropout for the whole batch in each process, which keeps the rows of its own images.
+    """Dropout drawn for the whole batch in each process, which keeps its own images' rows.
 
     So the numbers drawn are those of a run on one device.
     """

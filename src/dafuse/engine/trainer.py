@@ -37,7 +37,7 @@ KEPT_VALUES = 20
 
 
 class Trainer:
-    """Runs a method's forward and backward passes on a device, in a precision, with progress.
+    """Forward and backward passes of a method, on a device, in a precision, with progress.
 
     It is the `Engine` of the methods.
     """

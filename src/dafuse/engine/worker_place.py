@@ -19,7 +19,7 @@ KILLED = "its process was killed, perhaps since memory ran out"
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a step is made: as in the process that asks for it, with a part of the machine."""
+    """Place where a step is made: as in the process that asks, with a part of the machine."""
 
     threads: int
     share: float  # of free memory that may hold decoded images

@@ -39,7 +39,7 @@ class ShownStep(Protocol):
 
 
 class StepsTable:
-    """How far each step is; whoever makes the steps says when one begins and ends."""
+    """Table of how far each step is; its caller says when a step begins and ends."""
 
     every = 1.0  # seconds
 

@@ -130,7 +130,7 @@ def choose(
         usual["lda"] = NEAREST
     if penalty and absolute:
         usual = {kind: penalty / systems[kind].scale for kind in kinds}
-    rows_N = spread(countable(sums, labels_N))
+    rows_N = evenly_chosen(countable(sums, labels_N))
     hidden_NM, labels_N = hidden_NM[rows_N], labels_N[rows_N]
     if not len(labels_N) or sums.classes < 2:
         first = kinds[0]
@@ -225,7 +225,7 @@ def countable(sums: ClassSums, labels_N: Array) -> np.ndarray:
     return to_numpy(sums.counts_C[labels_N]) > 1
 
 
-def spread(which_N: np.ndarray, most: int = TRIED_ON) -> np.ndarray:
+def evenly_chosen(which_N: np.ndarray, most: int = TRIED_ON) -> np.ndarray:
     """Return the indices of these images, or evenly spaced ones if there are many."""
     rows, most = np.flatnonzero(which_N), min(most, TRIED_ON)
     if len(rows) > most:

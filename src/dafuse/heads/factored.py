@@ -34,7 +34,7 @@ class OwnClasses(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenFamiliarity:
-    """How much nearer an image is to some class mean than to all images, by its last token."""
+    """Familiarity by the last token: how much nearer to a class mean than to all images."""
 
     centre_D: np.ndarray
     within_DD: np.ndarray  # makes columns independent within classes

@@ -162,12 +162,10 @@ class ClassMemory:
 
 
 class Sampler:
-    """Draws features of all classes at once: mean + factor @ z + deviation * z'."""
+    """Source of features of all classes at once: mean + factor @ z + std * z'."""
 
-    def __init__(
-        self, mean_CD: Tensor, factor_CDK: Tensor | None, deviation_CD: Tensor | None
-    ) -> None:
-        self.mean_CD, self.factor_CDK, self.deviation_CD = mean_CD, factor_CDK, deviation_CD
+    def __init__(self, mean_CD: Tensor, factor_CDK: Tensor | None, std_CD: Tensor | None) -> None:
+        self.mean_CD, self.factor_CDK, self.std_CD = mean_CD, factor_CDK, std_CD
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw features [C, count, D]; the generator must be on the same device."""
@@ -181,28 +179,28 @@ class Sampler:
         if self.factor_CDK is not None:
             z_CnK = noise(self.factor_CDK.shape[2])
             feats_CnD = torch.baddbmm(feats_CnD, z_CnK, self.factor_CDK.transpose(1, 2))
-        if self.deviation_CD is not None:
-            feats_CnD = feats_CnD + noise(width) * self.deviation_CD[:, None]
+        if self.std_CD is not None:
+            feats_CnD = feats_CnD + noise(width) * self.std_CD[:, None]
         return feats_CnD
 
     def scaled(self, factor_C: Tensor) -> "Sampler":
         """Return the same Gaussians with their means multiplied."""
-        return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.deviation_CD)
+        return Sampler(self.mean_CD * factor_C[:, None], self.factor_CDK, self.std_CD)
 
     def widened(self, factor_C: Tensor) -> "Sampler":
         """Return the same Gaussians with their stds multiplied."""
-        factor, deviation = self.factor_CDK, self.deviation_CD
+        factor, std = self.factor_CDK, self.std_CD
         if factor is not None:
             factor = factor * factor_C[:, None, None]
-        if deviation is not None:
-            deviation = deviation * factor_C[:, None]
-        return Sampler(self.mean_CD, factor, deviation)
+        if std is not None:
+            std = std * factor_C[:, None]
+        return Sampler(self.mean_CD, factor, std)
 
     def covariance(self) -> Tensor:
         """Return the covariances [C, D, D]."""
         total = torch.zeros(len(self.mean_CD), *[self.mean_CD.shape[1]] * 2).to(self.mean_CD)
         if self.factor_CDK is not None:
             total = total + self.factor_CDK @ self.factor_CDK.transpose(1, 2)
-        if self.deviation_CD is not None:
-            total = total + torch.diag_embed(self.deviation_CD.square())
+        if self.std_CD is not None:
+            total = total + torch.diag_embed(self.std_CD.square())
         return total

@@ -18,7 +18,7 @@ from contextlib import suppress
 import numpy as np
 
 from dafuse.heads.arrays import check_finite
-from dafuse.heads.choice import MANY, Choice, Evidence, spread, tried_at_usual, usual_penalty
+from dafuse.heads.choice import MANY, Choice, Evidence, evenly_chosen, tried_at_usual, usual_penalty
 from dafuse.heads.closed_form import Kind, Products, rescored
 from dafuse.heads.confidence import BEND, Temperature, Threshold, sharpness
 from dafuse.heads.factored import (
@@ -232,7 +232,7 @@ class ManyClasses:
     def _leave_out(self, hidden_NM: np.ndarray, labels_N: np.ndarray) -> None:
         """Leave some of these images out in turn, for calibration and the lesson's accuracy."""
         most = max(LEAST_TRIED, TRIED_SCORES // self.classes)
-        rows_N = spread(self.counts_C[labels_N] > 1, most)
+        rows_N = evenly_chosen(self.counts_C[labels_N] > 1, most)
         if not len(rows_N):
             self.tried = np.zeros(0, np.int64), np.zeros(0, np.int64)
             return

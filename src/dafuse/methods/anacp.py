@@ -220,7 +220,7 @@ class AnaCP(Method):
         of_feats, *of_lifts = self._rounded
         means_CD, scatter_DD = of_feats.means_CM, of_feats.scatter.square()
         covariance_DD = add_to_diagonal(scatter_DD / of_feats.images, self.jitter)  # (10)
-        targets_CD = spread(means_CD, covariance_DD, self.alpha, self.dewhiten)
+        targets_CD = pushed_apart(means_CD, covariance_DD, self.alpha, self.dewhiten)
         self.targets_CD = targets_CD.to(self.weights_CM)
         onto = [solve(*gram_and_moments(sums), self.penalty) for sums in of_lifts]  # (7, 9)
         self.onto_HCM = torch.stack(onto).to(self.weights_CM)
@@ -269,7 +269,7 @@ class AnaCP(Method):
         self.targets_CD, self.onto_HCM = state["classifier/targets"], state["classifier/onto"]
 
 
-def spread(means_CD: Tensor, covariance_DD: Tensor, alpha: float, dewhiten: bool) -> Tensor:
+def pushed_apart(means_CD: Tensor, covariance_DD: Tensor, alpha: float, dewhiten: bool) -> Tensor:
     """Return targets [C, D] of length 1: class means, pushed apart where features vary little."""
     values_D, vectors_DD = torch.linalg.eigh(covariance_DD)
     whitening_DD = vectors_DD / values_D.sqrt() @ vectors_DD.T

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 
 class Classifier(Answering):
-    """Made by `create` or `open`. What it learned is in its folder, as versions.
+    """Classifier that people teach. What it learned is in its folder, as versions.
+
+    `create` or `open` makes one.
 
     Any number of threads may predict while one teaches: a predictor never changes, and a finished
     step puts another in its place. Steps wait for each other, in one process or several.
@@ -238,7 +240,7 @@ class Classifier(Answering):
             cluster: of Ray, to read many images: auto or HOST:PORT
             progress: how to show how far it is
             options: for a method that trains: epochs, lr, holdout (the share of each class of 5
-                images or more that is kept back to test with), flip (also train on mirrored
+                images or more that is held out to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
         from dafuse.data.own_data import lesson_images  # none of these is needed to predict

@@ -44,8 +44,9 @@ Labels = Sequence[Any] | np.ndarray
 
 
 class DafuseClassifier(ClassifierMixin, BaseEstimator):
-    """X is a sequence of paths, Pillow images or arrays, or an array [N, H, W, 3] or [N, H, W].
+    """Classifier of images for scikit-learn.
 
+    X is a sequence of paths, Pillow images or arrays, or an array [N, H, W, 3] or [N, H, W].
     It keeps its model in a temporary folder, as `classifier_`; `save` copies it. A pickle holds
     the model but not the backbone's weights, which must be found where it is opened. Labels that
     differ only in case are refused, as class names are. `predict` always names a class;
@@ -57,9 +58,9 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         method: how it is taught: lift, simplecil, or daf, which trains and needs torch
         weights: a local .safetensors file with the backbone's weights
         device: auto, cpu, cuda or mps
-        epochs: passes over the images of each fit, of a method that trains; default: the method's
+        epochs: epochs of each fit, of a method that trains; default: the method's
         lr: learning rate of a method that trains; default: the method's
-        holdout: share of each class of 5 images or more that a method that trains keeps back to
+        holdout: share of each class of 5 images or more that a method that trains holds out to
             calibrate with; default: 0.1
         image_shape: X is a table with a row of numbers for each image, of this shape as in numpy's
             reshape: (8, 8), (32, 32, 3)
@@ -108,7 +109,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[probabilities_NC.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated; columns as `classes_`, 0 for those only announced."""
+        """Return calibrated probabilities, columns as `classes_`; 0 for classes only announced."""
         check_is_fitted(self, "classifier_")
         found_NK = self.classifier_.probabilities(self._images(X, reset=False))
         names = _names(self.classes_)

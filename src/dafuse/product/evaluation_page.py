@@ -159,7 +159,7 @@ def _pairs(answered: Sequence[Answered]) -> str:
 
 
 def worst_mistakes(answered: Iterable[Answered]) -> list[Answered]:
-    """Answered with the name of another class, the most probable first; also if never taught."""
+    """Return images answered with another class, the most probable first; also if never taught."""
     wrong = [one for one in answered if not one.unknown and one.answer != one.name]
     return sorted(wrong, key=lambda one: -one.probability)[:MISTAKES]
 

@@ -127,7 +127,7 @@ class Ledger:
 
 
 def _singled_out(records: list[ClassRecord]) -> list[str]:
-    """Return the classes of which a state, or the difference of two, is of one or two images."""
+    """Return the classes with a state of one or two images, or two states so few images apart."""
     counts: dict[int, set[int]] = {}
     for record in records:
         counts.setdefault(record.id, {0}).add(record.images)

@@ -147,7 +147,7 @@ def _new_ones_alone(
 ) -> Gathered:
     """Read the images to learn again, as a lesson without the many that were taught before.
 
-    Only so are there enough of them among those that are tried.
+    Among the many, too few of the new images would be tried.
     """
     found = _gathered(before.planned.only(before.rows_N), method, read, progress)
     found.skipped = before.skipped + found.skipped

@@ -147,7 +147,7 @@ class Answering(ABC):
                 yield predicted(self.classes, *scores, threshold, top)
 
     def probabilities(self, images: AnyImages) -> np.ndarray:
-        """[N, C], in the order of `classes`."""
+        """Return probabilities [N, C], in the order of `classes`."""
         listed = as_list(images)
         rows = [scores.probabilities_C for scores in require_read(listed, self.each_scores(listed))]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)))

@@ -78,7 +78,7 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads shards, by a network and with what the model was taught before."""
+    """Reader of shards, by a network and with what the model was taught before."""
 
     names: list[str]  # of each label
     names_of_ids: dict[int, str]  # of the model's classes
@@ -201,7 +201,7 @@ class _Summing:
 
 @dataclass
 class _Sorting:
-    """Sorts images into those to learn and, with the reason, those left out."""
+    """Sorted images of a shard: those to learn and, with the reason, those left out."""
 
     reader: Reader
     shard: Shard

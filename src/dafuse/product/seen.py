@@ -58,7 +58,7 @@ class Hashes:
         return int(self.classes_N[place])
 
     def joined(self, *others: "Hashes") -> "Hashes":
-        """Join them; a hash that is in several keeps its class of the first."""
+        """Join hashes; one that is in several keeps the class that the first of them has for it."""
         hashes_N = np.concatenate([self.hashes_N, *(one.hashes_N for one in others)])
         classes_N = np.concatenate([self.classes_N, *(one.classes_N for one in others)])
         hashes_N, first_N = np.unique(hashes_N, return_index=True)
@@ -90,7 +90,7 @@ class Seen:
         return _hash(self.key, digest)
 
     def class_of(self, digest: bytes) -> int | None:
-        """Return the id of the class that an image was taught as; None: as far as known, none."""
+        """Return the id of the class that an image was taught as; None if it is not recognised."""
         for key, one in self.by_key.items():
             if (found := one.find(_hash(key, digest))) is not None:
                 return found

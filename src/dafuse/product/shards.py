@@ -42,7 +42,7 @@ class Planned:
     def shards(self) -> list[Shard]:
         """Return the shards, in their order.
 
-        Of a lesson of one shard all images are tried; of others, evenly spaced ones.
+        In a lesson of one shard all images are tried; in others, evenly spaced ones.
         """
         count = len(self.images)
         rows_N, tried_N = np.arange(count), np.ones(count, dtype=bool)

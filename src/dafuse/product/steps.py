@@ -154,7 +154,7 @@ def rename(folder: ModelFolder, old: str, new: str, progress: Progress | None = 
         old = version.names[position]
         others = [name for name in version.names if name != old]
         if new == old:
-            raise DafuseError(f"{old!r} is called so already: nothing to rename")
+            raise DafuseError(f"the class is called {old!r} already: nothing to rename")
         if taken := [name for name in others if same_name(name) == same_name(new)]:
             raise DafuseError(f"there is a class {taken[0]!r} already; choose another name")
         classes = list(version.classes)
@@ -179,7 +179,7 @@ def undo(
         if current != seen:
             raise DafuseError(
                 f"{folder.path} was changed meanwhile, to version {current.number}: nothing was "
-                "undone; see dafuse info, and undo again if that is to go"
+                "undone; see what it is by dafuse info, and run undo again to take it back"
             )
         undone = folder.version(current)
         parent, before = _before(folder, undone)

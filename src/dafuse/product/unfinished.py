@@ -57,7 +57,9 @@ class Unfinished:
         self.key: str = begun["key"]
 
     def kept_or_read(self, read: ReadShards, progress: Progress) -> ReadShards:
-        """Return a function that reads only what is not kept, and keeps that; for each pass."""
+        """Return a function that reads the shards not kept, and keeps them.
+
+        Shards of different calls are kept apart."""
         passes = iter(range(10))
 
         def going_on(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:

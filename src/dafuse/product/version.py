@@ -139,8 +139,8 @@ class Version:
     def lasting(self) -> set[str]:
         """The objects it needs while another version is current.
 
-        Totals are made again from the records, and some methods solve `predict`; of so many classes
-        that there are totals, that takes minutes, so it stays.
+        Totals can be computed from the records, and some methods can solve `predict` again. A model
+        with totals has so many classes that solving takes minutes, so its `predict` is kept.
         """
         solved = entry_of(self.method, self.settings).solves_again and not self.derived
         return self.objects - {self.derived, *([self.predict] if solved else [])}

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dafuse.report.drawing import LINES, PALETTE, Drawing, NothingToDraw, count_in_whole, spread
+from dafuse.report.drawing import (
+    LINES,
+    PALETTE,
+    Drawing,
+    NothingToDraw,
+    count_in_whole,
+    moved_apart,
+)
 from dafuse.report.measures import COLUMNS
 from dafuse.report.runs import RunResult
 from dafuse.report.settings import SeedGroup, comparable, differing_options, group_runs, options_of
@@ -135,7 +142,7 @@ def _name_lines(
     bottom, top = axes.get_ylim()
     height_in_points = 0.82 * 72 * figure.get_size_inches()[1]
     gap = (top - bottom) * size * 1.35 / height_in_points
-    heights = spread([min(max(values[i], bottom), top) for i in order], gap)
+    heights = moved_apart([min(max(values[i], bottom), top) for i in order], gap)
     for i, name, place in zip(order, names, heights, strict=True):
         axes.annotate(
             name,

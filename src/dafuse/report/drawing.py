@@ -194,7 +194,7 @@ def number_cells(axes: "Axes", rows: list[int], columns: list[int]) -> None:
         place(shown, [str(numbers[k]) for k in shown])
 
 
-def spread(heights: list[float], gap: float) -> list[float]:
+def moved_apart(heights: list[float], gap: float) -> list[float]:
     """Falling heights moved apart to at least `gap`: those that collide stand around their mean."""
     blocks: list[list[float]] = []
     for height in heights:

@@ -163,7 +163,7 @@ class RunResult(Results):
 
     @property
     def mark(self) -> str:
-        """Says how far a run is that is not at its end, e.g. "3 of 20 tasks"."""
+        """Words for how far an unfinished run is, e.g. "3 of 20 tasks"; "" for a finished one."""
         done, total = len(self.matrix), self.tasks_total
         return f"{done} of {total} {self.step}s" if done < total else ""
 

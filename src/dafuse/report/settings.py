@@ -45,7 +45,7 @@ class SeedGroup:
 
 
 def group_runs(runs: Iterable[RunResult]) -> list[SeedGroup]:
-    """Runs that differ only in their seed together, in the order in which they come.
+    """Group the runs that differ only in their seed, in the order in which they come.
 
     The number of finished tasks counts as a difference, since averages over fewer tasks are higher.
     """
@@ -89,10 +89,10 @@ def _shared(names: list[str], settings: list[str]) -> dict[str, list[str]]:
 def _name(
     options: dict[str, Any], everything: list[dict[str, Any]], defaults: dict[str, Any]
 ) -> str:
-    """The method's name, and those settings in which it differs from what it is compared with.
+    """Return the method's name, and the settings in which it differs from what it is compared with.
 
-    What is at its default goes without saying, and so does what most of the runs share beside
-    method, data and backbone. A stream without tasks is always named.
+    Settings at their default are left out. So are those that most of the runs share, beside method,
+    data and backbone. A stream without tasks is always named.
     """
     differences = []
     for key, value in options.items():

@@ -20,7 +20,7 @@ from dafuse.backbones.network import Network
 from dafuse.data.stream import Task, of_classes
 from dafuse.engine.trainer import Trainer
 from dafuse.errors import DafuseError
-from dafuse.heads.choice import spread
+from dafuse.heads.choice import evenly_chosen
 from dafuse.heads.confidence import BEND, QuickTemperature, Threshold, geometric_mean, sharpness
 from dafuse.heads.head import Head
 from dafuse.methods.anacp import AnaCP
@@ -75,9 +75,9 @@ class TaughtSums:
     in_lessons: ClassVar[dict[str, Any]] = {}  # defaults that differ from those of benchmark runs
     records: ClassVar[tuple[str, ...]]  # patterns of statistics with an entry for each class
     weights: ClassVar[str] = "rows"  # the name of the class weights in the state
-    leaves_out: ClassVar[bool] = True  # or holds some images out, then teaches them
+    leaves_out: ClassVar[bool] = True  # each image in turn; else holds some out
     draws: ClassVar[bool] = True  # has random columns, drawn by the seed
-    tunes: ClassVar[str] = "none"  # when it trains an adapter, if that is no setting
+    tunes: ClassVar[str] = "none"  # when it trains an adapter, unless a setting says so
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:
         assert isinstance(extractor, TorchExtractor)
@@ -283,7 +283,7 @@ class TaughtSums:
 def _with_others(labels_N: np.ndarray, counts_C: Sequence[int]) -> np.ndarray:
     """Return indices of images whose class has another; evenly spaced if many."""
     total_C = np.bincount(labels_N, minlength=len(counts_C)) + np.array(counts_C)
-    return spread(total_C[labels_N] > 1)
+    return evenly_chosen(total_C[labels_N] > 1)
 
 
 class TaughtRanPAC(TaughtSums):

@@ -178,7 +178,7 @@ class LessonState(BaseModel):
         return cls(
             job=job.number,
             state=state,
-            pictures=job.pictures,
+            pictures=job.images,
             phase=progress.phase,
             waiting_for=progress.waiting_for if running else None,
             progress=1 if state == "done" else progress.fraction,

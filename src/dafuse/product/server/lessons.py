@@ -38,7 +38,7 @@ EARLY = 0.02  # share of a phase; before that, the time left cannot be told
 
 
 class LessonStopped(Exception):
-    """Raised in a lesson that is to break off."""
+    """Signal in a lesson that is to break off."""
 
 
 class LessonProgress(Progress):
@@ -103,7 +103,7 @@ class Job:
     """A lesson that was started, and what became of it."""
 
     number: int
-    pictures: dict[str, int]  # how many of each class
+    images: dict[str, int]  # how many of each class
     progress: LessonProgress
     before: VersionRef | None  # the version that the model was at
     stopped: bool = False  # the server ended while it was under way
@@ -241,7 +241,7 @@ class Lessons:
         if self.job is not None and self.job.stopped:
             state, current = self.job.state, self.classifier.folder.current_if_any()
             if state == "running":  # in a step that nobody waits for, with its images
-                waiting += sum(self.job.pictures.values())
+                waiting += sum(self.job.images.values())
             now = f"at version {current.number}" if current else "not readable"
             now = "as it was" if current == self.job.before else now
             how = "finished" if state == "done" else "broken off"

@@ -63,9 +63,9 @@ class Sent:
         return [file for file in self.files if isinstance(file, Upload)]
 
     def placed(self, found: Iterable[Found | UnreadableImage]) -> list[Found | NoImage]:
-        """Put what was found of each image in its file's place, among files that are no image.
+        """Return an answer for each file: what was found of an image, or that it is none.
 
-        Where nothing was found of any file, the request is refused.
+        A request without any image that could be read is refused.
         """
         rest = iter(found)
         placed: list[Found | NoImage] = []
@@ -104,8 +104,8 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     """The body, piece by piece; refuse one that is too large, by its header or as it comes.
 
-    Each piece earns the next ones their time, so that large files may come over a slow line, but
-    no more of it than there was at first.
+    Each piece that arrives gives the rest more time, so that large files may come over a slow
+    line; there is never more time left than at the start.
     """
     too_large = Refusal(413, f"the request has more than the {limits.body_mb:g} MB that it may")
     length, clock = 0, asyncio.get_running_loop().time
