@@ -5,14 +5,24 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from dafuse import Classifier
+from dafuse.backbones.registry import COMPACT
 from dafuse.cli import how_to_install, main
 from helpers.light_core import LATER, NAMES, dafuse
 
+# opening a file by an opener of its own is told once more, without a mode
+LOOKS = "sys.addaudithook(lambda e, a: e == 'open' and a[1] and opened.append(str(a[0])))"
+NOT_TO_PREDICT = (
+    *("lesson", "reading", "seen", "spread", "steps", "summary", "ledger"),
+    *("evaluation", "export", "estimator", "server"),
+)
+SOURCES = ("own_data", "arrays", "tables", "tars", "remote_folders")
 TORCH = "pip install 'dafuse[torch]'"
 
 
@@ -42,14 +52,40 @@ def test_predict_and_its_forms(model: Path, drawings: Path) -> None:
     assert dafuse("predict", model, picture, "--csv").stdout.startswith("file,answer,rank")
 
 
-def test_predicting_imports_nothing_that_teaches_or_downloads(model: Path, drawings: Path) -> None:
-    code = "import sys; from dafuse.cli import main; main(sys.argv[1:]); print(*sys.modules)"
-    command = [sys.executable, "-c", code, "predict", model, drawings / "test" / "fish" / "000.jpg"]
+def looking_on(code: str, *asked: object) -> list[str]:
+    """Ask in a process that says, in its last lines, what this code prints at the end."""
+    program = f"import sys; opened = []; {LOOKS}; from dafuse.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", f"{program}; {code}", *map(str, asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    imported = done.stdout.splitlines()[-1].split()
-    assert "dafuse.product.classifier" in imported
-    product = {f"dafuse.product.{name}" for name in ("lesson", "export", "estimator", "server")}
-    assert not (product | {"urllib.request", "onnx", "sklearn"}) & set(imported)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_predicting_imports_nothing_that_teaches_evaluates_or_downloads(
+    exported: bool, model: Path, drawings: Path, tmp_path: Path
+) -> None:
+    asked = tmp_path / "model.onnx" if exported else model
+    if exported:
+        dafuse("export", model, asked)
+    image = drawings / "test" / "fish" / "000.jpg"
+    imported = set(looking_on("print(*sys.modules)", "predict", asked, image)[-1].split())
+    assert f"dafuse.product.{'predictor' if exported else 'classifier'}" in imported
+    unused = {f"dafuse.product.{name}" for name in NOT_TO_PREDICT}
+    unused |= {f"dafuse.data.{name}" for name in SOURCES}
+    if exported:
+        unused |= {f"dafuse.heads.{name}" for name in ("closed_form", "confidence", "many")}
+    assert not (unused | {"urllib.request", "onnx", "sklearn"}) & imported
+
+
+def test_predicting_reads_each_file_once_and_none_that_it_does_not_use(
+    model: Path, drawings: Path
+) -> None:
+    image = drawings / "test" / "fish" / "000.jpg"
+    said = looking_on("print(*opened, sep='\\n')", "predict", model, image)
+    read = Counter(Path(line).name for line in said if line.endswith((".json", ".safetensors")))
+    version = Classifier.open(model).version
+    expected = ["model.json", f"{version.number:04d}.json", f"{version.predict}.safetensors"]
+    assert read == Counter([*expected, f"{COMPACT.partition('.')[0]}.safetensors"])
 
 
 def test_info_and_ledger(model: Path) -> None:

@@ -34,7 +34,7 @@ def probabilities(classifier: Classifier) -> np.ndarray:
 
 
 def totals(classifier: Classifier) -> dict[str, np.ndarray]:
-    method = classifier._blank_method(classifier.version)
+    method = classifier.blank_method(classifier.version)
     assert isinstance(method, TaughtLift)
     load_method(classifier.folder, classifier.version, method)
     return method.many.derived()

@@ -15,9 +15,9 @@ from dafuse.product.seen import (
     MetSoFar,
     Seen,
     digest_of,
-    new_key,
     with_lesson,
 )
+from dafuse.product.version import new_key
 from helpers.product_models import create, files, pictures, taught, write_folders
 
 pytestmark = pytest.mark.usefixtures("small_network")

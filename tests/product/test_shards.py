@@ -192,7 +192,7 @@ class TestSharded:
 
 def test_the_closed_forms_without_torch_take_shards(small_network: None, tmp_path: Path) -> None:
     models = {name: make(tmp_path / name, name) for name in SETTINGS}
-    blank = {name: model._blank_method(model.version) for name, model in models.items()}
+    blank = {name: model.blank_method(model.version) for name, model in models.items()}
     taken = [name for name, method in blank.items() if isinstance(method, InShards)]
     assert taken == ["lift", "simplecil"] == LIGHT
 

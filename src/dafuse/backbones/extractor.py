@@ -42,20 +42,28 @@ class Extractor:
 
     offers: frozenset[Need] = frozenset({"features"})
 
-    def __init__(self, file: str | Path, threads: int | None = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        file: str | Path,
+        threads: int | None = None,
+        device: str = "auto",
+        checked: Mapping[str, str] | None = None,
+    ) -> None:
         """Open a file.
 
         Args:
             file: a file written by `dafuse backbone export`
             threads: number of threads; default: one for each processor that the process may use
             device: cpu, cuda or mps (onnxruntime's provider for it); auto: cuda if it is there
+            checked: the SHA-256 of files beside it, from a caller who checked its seal, too
         """
         path = self._file = Path(file).expanduser()
         self.threads = threads or available_processors()
         self.device = device  # as it was asked for
-        self._session = open_session(path, self.threads, device, with_files=True)
+        is_checked = checked is not None
+        self._session = open_session(path, self.threads, device, with_files=True, sealed=is_checked)
         self._card = read_backbone_card(self._session.get_modelmeta().custom_metadata_map, path)
-        _require_weights(path, self._card.sha256)
+        _require_weights(path, self._card.sha256, checked or {})
         self.tag, self.sha256 = self._card.tag, self._card.sha256
         self.preprocessing = self._card.preprocessing
         self.width, self.depth = self._card.width, self._card.depth
@@ -70,11 +78,11 @@ class Extractor:
         for needed in (path, weights):
             if not needed.is_file():
                 raise DafuseError(f"{needed} is missing: install dafuse again")
-        if _sha256_of(weights) not in BACKBONES[tag].sha256:
+        if (sha256 := _sha256_of(weights)) not in BACKBONES[tag].sha256:
             raise DafuseError(f"{weights} is damaged: install dafuse again")
         if not is_sealed_onnx(path):
             raise DafuseError(f"{path} is damaged: install dafuse again")
-        return cls(path, threads, device)
+        return cls(path, threads, device, {weights.name: sha256})
 
     @property
     def file(self) -> Path | None:
@@ -166,11 +174,16 @@ PROVIDERS = {
 
 
 def open_session(
-    path: Path, threads: int, device: str = "cpu", with_files: bool = False
+    path: Path,
+    threads: int,
+    device: str = "cpu",
+    with_files: bool = False,
+    sealed: bool = False,
 ) -> "InferenceSession":
     """Open the file by onnxruntime on this device, or say in one line why that is impossible.
 
-    Pass ``with_files`` only after checking the files beside it that may have its weights.
+    Pass ``with_files`` only after checking the files beside it that may have its weights, and
+    ``sealed`` only after checking its seal.
     """
     try:
         from onnxruntime import InferenceSession, SessionOptions, get_available_providers
@@ -183,7 +196,8 @@ def open_session(
     if not os.access(path, os.R_OK):
         raise DafuseError(f"{path} cannot be read: permission denied")
     require_device(device)
-    require_sealed_onnx(path)
+    if not sealed:
+        require_sealed_onnx(path)
     _require_inside(path, with_files)
     available = get_available_providers()
     if device == "auto":
@@ -241,10 +255,10 @@ def _require_inside(path: Path, with_files: bool) -> None:
             raise DafuseError(f"{path.with_name(name)}, the weights of {path}, is missing")
 
 
-def _require_weights(path: Path, sha256: str) -> None:
+def _require_weights(path: Path, sha256: str, checked: Mapping[str, str]) -> None:
     """Refuse weights beside a graph other than those it was made with."""
     for name in files_beside(path):
-        if _sha256_of(path.with_name(name)) != sha256:
+        if (checked.get(name) or _sha256_of(path.with_name(name))) != sha256:
             raise DafuseError(
                 f"{path.with_name(name)} is damaged or was changed: bring back a copy of it, as "
                 f"{path} was made with"

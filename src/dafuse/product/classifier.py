@@ -22,19 +22,14 @@ from dafuse.backbones.registry import COMPACT
 from dafuse.data.dataset import Dataset
 from dafuse.data.decoding import AnyImages
 from dafuse.data.images import AnyImage, UnreadableImage
-from dafuse.data.own_data import lesson_images
 from dafuse.errors import DafuseError
 from dafuse.methods.options import require_valid
-from dafuse.product import steps
 from dafuse.product.folder import ModelFolder
-from dafuse.product.ledger import Ledger, make_ledger
-from dafuse.product.objects import load_method, read_beside_records, saying_what_is_wrong
+from dafuse.product.objects import load_method, read_to_predict, saying_what_is_wrong
 from dafuse.product.predictor import Answering, Predictor, Scores
-from dafuse.product.seen import Seen, new_key
-from dafuse.product.summary import LearnReport, Summary, summarise
 from dafuse.product.version import BackboneRecord, Version, VersionRef, blank, differences
 from dafuse.progress import Progress
-from dafuse.taught.contract import PREDICT, Arrays, LessonOptions, Teachable, head_of, under
+from dafuse.taught.contract import Arrays, Teachable, head_of, options_of_lesson
 from dafuse.taught.open_extractor import Wanted, open_extractor
 from dafuse.taught.table import DEFAULT, find_taught
 
@@ -42,6 +37,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from dafuse.product.export import Exported
+    from dafuse.product.ledger import Ledger
+    from dafuse.product.steps import Forgotten
+    from dafuse.product.summary import LearnReport, Summary
 
 
 class Classifier(Answering):
@@ -59,8 +57,6 @@ class Classifier(Answering):
         self._now: tuple[Version, Predictor] | None = None
         self._current: VersionRef | None = None  # what the folder said when the model was read
         self._reading = RLock()
-        if version.number:
-            self.refresh()
 
     @classmethod
     def create(
@@ -103,7 +99,7 @@ class Classifier(Answering):
             backbone, weights, weights_sha256, device, threads, wanted, devices=devices
         )
         record = BackboneRecord.of(extractor)
-        return cls(folder, blank(record, method, options, seed, new_key()), extractor)
+        return cls(folder, blank(record, method, options, seed), extractor)
 
     @classmethod
     def open(
@@ -130,6 +126,8 @@ class Classifier(Answering):
         progress: Progress | None = None,
     ) -> "Classifier":
         """Make a model that knows what all of these were taught; they stay as they are."""
+        from dafuse.product import steps
+
         opened: list[Classifier] = []
         for model in models:
             if not isinstance(model, Classifier):
@@ -151,9 +149,9 @@ class Classifier(Answering):
         devices: int = 1,
     ) -> "Classifier":
         """Open the model in this folder; one that was made as `like` shares its network."""
-        version = folder.read(lambda version: version)
+        current, version = folder.read_current(lambda version: version)
         if like is not None and not differences(version, like.version):
-            return cls(folder, version, like.extractor)
+            return cls(folder, version, like.extractor)._begun(current)
         with saying_what_is_wrong(folder, version):
             taught, backbone = find_taught(version.method, version.settings), version.backbone
             taught.defaults({**taught.defaults({}), **version.settings})  # refuses what cannot be
@@ -163,7 +161,7 @@ class Classifier(Answering):
         with saying_what_is_wrong(folder, version):
             backbone.require_size_of(extractor)
         extractor.preprocessing = backbone.preprocessing
-        return cls(folder, version, extractor)
+        return cls(folder, version, extractor)._begun(current)
 
     @property
     def version(self) -> Version:
@@ -193,6 +191,14 @@ class Classifier(Answering):
             raise DafuseError(f"{self.folder.path} has learned nothing yet: teach it with learn")
         return self._now
 
+    def _begun(self, current: VersionRef) -> "Classifier":
+        """Predict by the version that was just read; by another if a step has replaced it."""
+        try:
+            self._now, self._current = (self._start, self._predicting(self._start)[0]), current
+        except (DafuseError, OSError):  # its files may be gone; damage is found again
+            self.refresh()
+        return self
+
     def refresh(self) -> None:
         """Read the current version, after another process taught the model."""
 
@@ -220,7 +226,7 @@ class Classifier(Answering):
         cluster: str | None = None,
         progress: Progress | None = None,
         **options: Any,
-    ) -> LearnReport:
+    ) -> "LearnReport":
         """Learn new classes, and more of known ones; a new version of the model.
 
         Where every image was taught before, the model stays as it is.
@@ -237,7 +243,9 @@ class Classifier(Answering):
                 images or more that is held out to test with), flip (also train on mirrored
                 images; by default as in the last lesson, and in a first one yes)
         """
-        from dafuse.product.lesson import Learner, next_version, teach  # not needed to predict
+        from dafuse.data.own_data import lesson_images  # none of these is needed to predict
+        from dafuse.product.lesson import Learner, next_version, teach
+        from dafuse.product.seen import Seen
         from dafuse.product.spread import spreading
 
         progress = progress or Progress()
@@ -249,7 +257,7 @@ class Classifier(Answering):
                 chosen = {"flip": version.flip, **chosen}
             with saying_what_is_wrong(self.folder, version):
                 seen = Seen.of(self.folder, version) if recognise else None
-            how = partial(self._blank_method, version), partial(self._method, version)
+            how = partial(self.blank_method, version), partial(self._method, version)
             learner = Learner(self.folder, version, self.extractor, *how, seen, digest)
             ended = teach(dataset, learner, chosen, spread, progress)
             if ended.lesson is None:
@@ -275,17 +283,23 @@ class Classifier(Answering):
 
     def forget(
         self, *names: str, for_good: bool = False, progress: Progress | None = None
-    ) -> steps.Forgotten:
+    ) -> "Forgotten":
         """Remove classes and their records; for good, also from what `undo` can bring back."""
+        from dafuse.product import steps
+
         forgotten = steps.forget(self.folder, list(names), self._method, for_good, progress)
         self.refresh()
         return forgotten
 
     def trim(self, keep: int) -> list[int]:
         """Delete all but this many of the newest versions; return the numbers of those deleted."""
+        from dafuse.product import steps
+
         return steps.trim(self.folder, keep)
 
     def rename(self, old: str, new: str, progress: Progress | None = None) -> None:
+        from dafuse.product import steps
+
         steps.rename(self.folder, old, new, progress)
         self.refresh()
 
@@ -296,15 +310,21 @@ class Classifier(Answering):
             progress: how to show that it waits
             expected: a `current`, so that no other step is undone; default: whatever it is
         """
+        from dafuse.product import steps
+
         undone, _ = steps.undo(self.folder, progress, expected)
         self.refresh()
         return undone
 
-    def info(self) -> Summary:
+    def info(self) -> "Summary":
+        from dafuse.product.summary import summarise
+
         return summarise(self.folder)
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> "Ledger":
         """List every file and tensor of the model, and what it says about the images."""
+        from dafuse.product.ledger import make_ledger
+
         return make_ledger(self.folder)
 
     def export(self, file: str | Path, int8: bool = False) -> "Exported":
@@ -348,41 +368,26 @@ class Classifier(Answering):
 
     def lesson_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options that have a value; refuse what the method cannot take."""
-        options = {name: value for name, value in options.items() if value is not None}
-        if unknown := sorted(options.keys() - LessonOptions.__annotations__.keys()):
-            raise TypeError(f"learn has no option {', '.join(unknown)}")
         method, settings = self._start.method, self._start.settings
-        takes = find_taught(method, settings).takes(settings)
-        if unfit := [name for name in options if name not in takes]:
-            raise DafuseError(
-                f"{', '.join(unfit)}: only for methods that train, and {method} does not"
-            )
-        require_valid(LessonOptions, options)
-        return options
+        return options_of_lesson(method, find_taught(method, settings).takes(settings), options)
 
-    def _blank_method(self, version: Version) -> Teachable:
+    def blank_method(self, version: Version) -> Teachable:
+        """Return the method of this version as it is before its first lesson."""
         taught = find_taught(version.method, version.settings)
         return taught(self.extractor, version.settings, version.seed)
 
     def _method(self, version: Version) -> Teachable:
         """Open the method, with all that it has learned."""
-        method = self._blank_method(version)
+        method = self.blank_method(version)
         if version.number:
             with saying_what_is_wrong(self.folder, version):
                 load_method(self.folder, version, method)
         return method
 
     def _predicting(self, version: Version) -> tuple[Predictor, Teachable, Arrays]:
-        """Read the predictor, or solve it again where undo came back to a version without it."""
         with saying_what_is_wrong(self.folder, version):
-            if self.folder.predicts(version):
-                method = self._blank_method(version)
-                arrays = read_beside_records(self.folder, version)
-            else:
-                self.folder.require_still(version)
-                method = self._method(version)
-                arrays = method.arrays()
-                self.folder.keep_solved(version, under(PREDICT, arrays))
+            method = self.blank_method(version)
+            arrays = read_to_predict(self.folder, version, method)
             return self._predictor(version, method, arrays), method, arrays
 
     def _read_method(self) -> tuple[Version, Teachable]:

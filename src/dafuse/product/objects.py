@@ -43,16 +43,36 @@ def put_arrays(
     }
 
 
+def read_to_predict(folder: ModelFolder, version: Version, method: Teachable) -> Arrays:
+    """Read the arrays that predict, and ``shared/`` only for an encoder that reads it.
+
+    Where undo came back to a version without them, the blank method solves them again.
+    """
+    if folder.predicts(version):
+        if method.encoder_reads_shared:
+            return read_predicting(folder, version)
+        return _read_weights(folder, version)
+    folder.require_still(version)
+    load_method(folder, version, method)
+    arrays = method.arrays()
+    folder.keep_solved(version, under(PREDICT, arrays))
+    return arrays
+
+
 def read_predicting(folder: ModelFolder, version: Version) -> Arrays:
-    """Read the arrays that predict, named ``shared/`` and ``predict/``; leave records unread."""
-    shared = folder.arrays(version.shared) if version.shared else {}
+    """Read the arrays named ``shared/`` and ``predict/``; leave records unread."""
+    return {**read_shared(folder, version), **_read_weights(folder, version)}
+
+
+def _read_weights(folder: ModelFolder, version: Version) -> Arrays:
+    """Read the arrays named ``predict/``."""
     predict: dict[str, Any] = folder.arrays(version.predict)
     if ROWS in predict:
         weights_CD = predict[ROWS]
         predict = {"weights": weights_CD, "bias": np.zeros(len(weights_CD), np.float32)}
     if len(predict["bias"]) != len(version.classes):
         raise ValueError("there is not one weight vector for each class")
-    return {**named(SHARED, shared), **named(PREDICT, predict)}
+    return named(PREDICT, predict)
 
 
 def load_method(folder: ModelFolder, version: Version, method: Teachable) -> None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,15 +29,16 @@ from dafuse.backbones.extractor import available_processors, computed, open_sess
 from dafuse.data.class_names import require_taught_names
 from dafuse.data.decoding import AT_ONCE, AnyImages, as_list, in_parts, require_read
 from dafuse.data.images import AnyImage, UnreadableImage
-from dafuse.data.own_data import images_to_test
 from dafuse.data.preprocessing import Preprocessing
 from dafuse.errors import DafuseError
 from dafuse.heads.head import Head
-from dafuse.product.evaluation import Evaluation, evaluate
 from dafuse.product.version import require_format
 from dafuse.progress import Progress
 from dafuse.shapes import FROM_1, WORD, Keys, require_shape
 from dafuse.taught.contract import Encode
+
+if TYPE_CHECKING:
+    from dafuse.product.evaluation import Evaluation
 
 FORMAT = 2  # 1: without interpolation and crop of the preprocessing
 SHAPE = Keys(  # of a card's values
@@ -151,8 +152,11 @@ class Answering(ABC):
         rows = [scores.probabilities_C for scores in require_read(listed, self.each_scores(listed))]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)))
 
-    def evaluate(self, root: str | Path, progress: Progress | None = None) -> Evaluation:
+    def evaluate(self, root: str | Path, progress: Progress | None = None) -> "Evaluation":
         """Test on images whose classes are known: any source that `learn` takes by its path."""
+        from dafuse.data.own_data import images_to_test  # not needed to predict
+        from dafuse.product.evaluation import evaluate
+
         return evaluate(self.classes, self.answers, images_to_test(root), progress or Progress())
 
 

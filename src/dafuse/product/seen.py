@@ -15,7 +15,6 @@ different keys cannot be compared, but an image that comes again is looked for u
 """
 
 import hashlib
-import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -24,7 +23,7 @@ import numpy as np
 from dafuse.data.images import reduced
 from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
-from dafuse.product.version import Version
+from dafuse.product.version import Version, new_key
 from dafuse.taught.contract import Arrays
 
 MOST_OBJECTS = 32  # with hashes; beyond, those of all lessons are written as one
@@ -42,10 +41,6 @@ def digest_of(pixels_HW3: np.ndarray) -> bytes:
     digest = hashlib.blake2b(pixels_HW3.data, digest_size=32)
     digest.update(repr(pixels_HW3.shape).encode())
     return digest.digest()
-
-
-def new_key() -> str:
-    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ counted with, and class names are held to the rule by which they were taught.
 import json
 import math
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -170,9 +171,7 @@ class Version:
         return replace(self, number=number, parent=parent, **changes)
 
 
-def blank(
-    backbone: BackboneRecord, method: str, settings: dict[str, Any], seed: int, key: str
-) -> Version:
+def blank(backbone: BackboneRecord, method: str, settings: dict[str, Any], seed: int) -> Version:
     """Return version 0, of a model that has learned nothing. It is never written."""
     return Version(
         number=0,
@@ -183,7 +182,7 @@ def blank(
         settings=settings,
         seed=seed,
         flip=True,
-        key=key,
+        key=new_key(),
         next_id=0,
         classes=[],
         shared="",
@@ -192,6 +191,10 @@ def blank(
         numbers={},
         history=[],
     )
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
 
 
 def now() -> str:

@@ -68,6 +68,7 @@ class TaughtSums:
 
     trains: ClassVar[bool] = True  # some train, and all of them read the images by torch
     needs_torch: ClassVar[bool] = True
+    encoder_reads_shared: ClassVar[bool] = True
     remains: ClassVar[str]
     made_of: ClassVar[type[Any]]  # the method's class
     name: ClassVar[str]

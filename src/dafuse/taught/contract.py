@@ -26,7 +26,7 @@ from dafuse.errors import DafuseError, did_you_mean
 from dafuse.heads.arrays import under
 from dafuse.heads.factored import head_from
 from dafuse.heads.head import Head
-from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range
+from dafuse.methods.options import NonNegativeFloat, PositiveInt, Range, require_valid
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Teachable(Protocol):
 
     trains: ClassVar[bool]  # whether it reads a lesson's images itself; others get features
     needs_torch: ClassVar[bool]
+    encoder_reads_shared: ClassVar[bool]  # whether `encoder` and `graph` read the shared arrays
     remains: ClassVar[str]  # what stays of a dropped class, in words; "" for nothing
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None: ...
@@ -147,6 +148,19 @@ class ReadsRecords(Protocol):
 def head_of(arrays: Arrays, numbers: Numbers) -> Head:
     """Return the classifier over features, from the arrays under ``predict/``."""
     return head_from(under(PREDICT, arrays), numbers)
+
+
+def options_of_lesson(
+    method: str, takes: Collection[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options that have a value; refuse what a method that takes these cannot take."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(given.keys() - LessonOptions.__annotations__.keys()):
+        raise TypeError(f"learn has no option {', '.join(unknown)}")
+    if unfit := [name for name in given if name not in takes]:
+        raise DafuseError(f"{', '.join(unfit)}: only for methods that train, and {method} does not")
+    require_valid(LessonOptions, given)
+    return given
 
 
 def named(start: str, arrays: Mapping[str, np.ndarray]) -> Arrays:

@@ -134,6 +134,7 @@ class TaughtDAF:
 
     trains: ClassVar[bool] = True
     needs_torch: ClassVar[bool] = True
+    encoder_reads_shared: ClassVar[bool] = True
     remains: ClassVar[str] = words.DAF.remains
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:

@@ -62,6 +62,7 @@ class TaughtLift:
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
+    encoder_reads_shared: ClassVar[bool] = False
     remains: ClassVar[str] = words.LIFT.remains
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:

@@ -33,6 +33,7 @@ class TaughtSimpleCIL:
 
     trains: ClassVar[bool] = False
     needs_torch: ClassVar[bool] = False
+    encoder_reads_shared: ClassVar[bool] = False
     remains: ClassVar[str] = words.SIMPLECIL.remains
 
     def __init__(self, extractor: Backbone, settings: dict[str, Any], seed: int) -> None:

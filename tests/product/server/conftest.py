@@ -1,5 +1,6 @@
-"""Fixtures of the tests of the page: a real Chromium, drawn pictures, a model."""
+"""Fixtures of the server's tests: a real Chromium, drawn pictures, a model, exported files."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from dafuse.data.glyphs import glyphs
 from dafuse.product.classifier import Classifier
-from helpers.product_models import create
+from helpers.product_models import create, taught
 from helpers.served_apps import png
 
 
@@ -50,3 +51,18 @@ def model(tmp_path: Path, pictures: dict[str, list[Path]]) -> Classifier:
     classifier = create(tmp_path / "model")
     classifier.learn(pictures["A"] + pictures["X"], ["A"] * 6 + ["X"] * 6)
     return classifier
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models, as files: the names of the classes tell which of them answered."""
+    folder = tmp_path_factory.mktemp("made")
+    counts: list[dict[int, int]] = [{0: 2, 1: 2}, {2: 2, 3: 2, 4: 2}]
+    for number, lesson in enumerate(counts):
+        taught(folder / str(number), lesson).export(folder / f"{number}.onnx")
+    return [folder / "0.onnx", folder / "1.onnx"]
+
+
+@pytest.fixture
+def file(made: list[Path], tmp_path: Path) -> Path:
+    return shutil.copy(made[0], tmp_path / "pets.onnx")

@@ -16,25 +16,9 @@ from dafuse.data.images import UnreadableImage
 from dafuse.product.predictor import ExportedModel, Prediction
 from dafuse.product.server.app import create_app
 from dafuse.product.server.followed import FollowedFile
-from helpers.product_models import taught
 from helpers.served_apps import Greys, client, files, grey, wait_for
 
 OFTEN = 0.05  # seconds between two looks
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two exported models, of two classes and of three others."""
-    folder = tmp_path_factory.mktemp("made")
-    counts: list[dict[int, int]] = [{0: 2, 1: 2}, {2: 2, 3: 2, 4: 2}]
-    for number, lesson in enumerate(counts):
-        taught(folder / str(number), lesson).export(folder / f"{number}.onnx")
-    return [folder / "0.onnx", folder / "1.onnx"]
-
-
-@pytest.fixture
-def file(made: list[Path], tmp_path: Path) -> Path:
-    return shutil.copy(made[0], tmp_path / "pets.onnx")
 
 
 @pytest.fixture

@@ -22,28 +22,13 @@ from dafuse.commands.open_model import NetworkOptions
 from dafuse.commands.serve_workers import Opening
 from dafuse.product.classifier import Classifier
 from dafuse.product.server.security import Access, Limits
-from helpers.product_models import pictures, taught
+from helpers.product_models import pictures
 from helpers.served_apps import BEARER, TOKEN, client, files, png, wait_for
 from helpers.served_processes import address, process
 
 CLIENTS = 4
 SENT = files(png(pictures({0: 1}, seed=3)[0][0]))
 KNOWS = [{"class 0", "class 1"}, {"class 2", "class 3", "class 4"}]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two models, as files: the names of the classes tell which of them answered."""
-    folder = tmp_path_factory.mktemp("made")
-    counts: list[dict[int, int]] = [{0: 2, 1: 2}, {2: 2, 3: 2, 4: 2}]
-    for number, lesson in enumerate(counts):
-        taught(folder / str(number), lesson).export(folder / f"{number}.onnx")
-    return [folder / "0.onnx", folder / "1.onnx"]
-
-
-@pytest.fixture
-def file(made: list[Path], tmp_path: Path) -> Path:
-    return shutil.copy(made[0], tmp_path / "pets.onnx")
 
 
 def workers_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
