@@ -2,7 +2,7 @@
 
 import json
 
-from dafuse.wording import shown, shown_json, shown_lines
+from dafuse.wording import first_line, shown, shown_json, shown_lines
 
 
 def test_what_a_terminal_would_obey_is_spelt_out() -> None:
@@ -22,3 +22,8 @@ def test_json_says_the_same_without_acting() -> None:
     assert "\\u001b" in text
     assert not {"\x1b", "\x7f", "\x9b", "\u202e"} & set(text)
     assert "ü" in text
+
+
+def test_an_error_has_a_first_line_even_without_a_message() -> None:
+    assert first_line(ValueError("\none\ntwo")) == "one"
+    assert first_line(RuntimeError()) == first_line(RuntimeError("\n")) == "RuntimeError"

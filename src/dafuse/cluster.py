@@ -18,6 +18,7 @@ from typing import Any
 
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
+from dafuse.wording import first_line
 
 AUTO = "auto"  # the cluster that RAY_ADDRESS or `ray start` names; else this machine alone
 OPTION = "--cluster"
@@ -79,7 +80,7 @@ def _connect_to(address: str, ray: Any, progress: Progress | None) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
         which = f"join the Ray cluster at {found}" if found else "start Ray"
-        raise DafuseError(f"cannot {which}: {_first_line(error)}") from None
+        raise DafuseError(f"cannot {which}: {first_line(error)}") from None
 
 
 def _require_known_form(address: str) -> None:
@@ -147,7 +148,3 @@ def _own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -45,19 +45,47 @@ def started_on(devices: int, nodes: int) -> tuple[int, int]:
             )
         return started
     wanted = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
-    if nodes > 1 and (missing := [name for name in wanted if name not in os.environ]):
+    if nodes > 1 and (missing := [name for name in wanted if not os.environ.get(name)]):
         raise DafuseError(
             f"--nodes {nodes} needs {', '.join(missing)} in the environment: start the same "
             "command on each machine, with MASTER_ADDR and MASTER_PORT (the name of the first "
             "machine and a free port there) and its own NODE_RANK (0, 1, ...); or start it by "
             f"torchrun --nnodes {nodes} --nproc-per-node {devices} ... -m dafuse run"
         )
+    _require_number("NODE_RANK", range(nodes), f"of this machine among the {nodes} of --nodes")
+    if devices * nodes > 1:
+        _require_number("MASTER_PORT", range(1, 2**16), "of a free port on the first machine")
+        _require_known_address()
     return devices, nodes
 
 
+def _require_number(name: str, fit: range, what: str) -> None:
+    """Refuse a variable of the environment that is set to something else than such a number."""
+    text = os.environ.get(name)
+    if text is not None and not (text.isascii() and text.isdigit() and int(text) in fit):
+        number = f"from {fit[0]} to {fit[-1]}" if len(fit) > 1 else str(fit[0])
+        raise DafuseError(
+            f"{name} is {text!r} in the environment, and must be the number {what}: {number}"
+        )
+
+
+def _require_known_address() -> None:
+    address = os.environ.get("MASTER_ADDR")
+    if address is None:
+        return
+    try:
+        socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError):  # of a name that no machine can have
+        raise DafuseError(
+            f"MASTER_ADDR is {address!r} in the environment, which this machine finds no address "
+            "of: give the name or the IP address of the first machine"
+        ) from None
+
+
 def own_children() -> None:
-    """Have processes started from here end with this one."""
+    """Have processes started from here end with this one, without a trace of torch's own."""
     os.environ[STARTER] = str(os.getpid())
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def end_with_starter() -> None:

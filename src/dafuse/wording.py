@@ -14,6 +14,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or what kind of error it is if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def shown(text: object, escape: Callable[[str], str] | None = None) -> str:
     """Return one line that spells out what a terminal would obey: ``\\x1b`` for an escape.
 

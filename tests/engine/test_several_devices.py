@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from dafuse.engine.devices import launch
 from dafuse.engine.ranks import Ranks
 from dafuse.engine.shared_steps import WholeBatchDropout, leaves
 from dafuse.errors import DafuseError
-from dafuse.processes import rank_here, started_on
 from dafuse.product.classifier import Classifier
 from helpers.processes import dafuse
 from helpers.shared_runs import command, environment, run_all, runs, use_small_network
@@ -54,6 +55,12 @@ EXACT = ("lift", "simplecil", "online")
 
 def python(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a process group of its own; nothing of the group may be left."""
+    with started(*arguments, **extra) as process:
+        return ended(process)
+
+
+@contextmanager
+def started(*arguments: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, *arguments],
         env=environment(**extra),
@@ -63,12 +70,18 @@ def python(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=240)
-        assert not _left(process.pid, 20.0), "a process was left behind"
+        yield process
     finally:
         if _left(process.pid, 0.0):
             os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+            process.communicate()
+
+
+def ended(process: subprocess.Popen[str], timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    """Wait until the process has ended; nothing of its group may be left."""
+    out, err = process.communicate(timeout=timeout)
+    assert not _left(process.pid, 20.0), "a process was left behind"
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def _left(group: int, seconds: float) -> bool:
@@ -175,6 +188,10 @@ def test_killed_in_any_process_all_end_and_the_same_command_goes_on(
     assert killed.stderr.count("going on with task 2 of 3") == 1
     assert len(results(out)["tasks"]) == 2
 
+    stopped = python(*command(*two), KILL_RANK="0", KILL_EPOCH="1", KILL_BY="SIGTERM")
+    assert stopped.returncode == 128 + signal.SIGTERM
+    assert said_last(stopped) == "dafuse: stopped; the same command goes on where it stopped"
+
     by_torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = python(*by_torchrun, *command(*words(images, out)))
     assert done.returncode == 0, done.stderr
@@ -186,6 +203,50 @@ def test_killed_in_any_process_all_end_and_the_same_command_goes_on(
     again = dafuse(*words(images, out), before=use_small_network)
     assert again.status == 0
     assert "finished; nothing to compute" in again.err
+
+
+def said_last(process: subprocess.CompletedProcess[str]) -> str:
+    return process.stderr.splitlines()[-1]
+
+
+def test_the_first_of_several_machines_can_be_stopped_while_it_waits(
+    images: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first = {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with started(*command(*words(images, tmp_path / "out", "--nodes", "2")), **first) as process:
+        until_listening(process, port)
+        process.send_signal(signal.SIGINT)
+        stopped = ended(process, 20.0)
+    assert stopped.returncode == 128 + signal.SIGINT
+    assert "waiting for the 2 processes of all machines" in stopped.stderr
+    assert said_last(stopped) == "dafuse: stopped; the same command goes on where it stopped"
+
+
+def until_listening(process: subprocess.Popen[str], port: int) -> None:
+    """Wait until torch awaits the other machines: Python's main thread used to wait in there."""
+    while process.poll() is None:
+        with suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(0.1)
+    raise AssertionError(process.communicate()[1])
+
+
+def test_a_further_machine_can_be_stopped_while_it_waits_for_the_first(
+    images: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(120.0)
+        port = str(silent.getsockname()[1])
+        second = {"NODE_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        asked = command(*words(images, tmp_path / "out", "--nodes", "2"))
+        with started(*asked, **second) as process, silent.accept()[0]:
+            process.send_signal(signal.SIGTERM)
+            stopped = ended(process, 20.0)
+    assert stopped.returncode == 128 + signal.SIGTERM
+    assert stopped.stderr == ""
 
 
 def test_two_processes_learn_a_lesson_as_one_does(
@@ -228,38 +289,6 @@ def test_more_devices_than_there_are_are_refused() -> None:
     there = os.cpu_count() or 1
     with pytest.raises(DafuseError, match=f"is more than the {there} processors"):
         launch("cpu", "fp32", False, there + 1)
-
-
-def test_machines_need_to_know_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DafuseError, match="needs MASTER_ADDR, MASTER_PORT, NODE_RANK"):
-        started_on(1, 2)
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
-    with pytest.raises(DafuseError, match="needs NODE_RANK in the environment"):
-        started_on(1, 2)
-    monkeypatch.setenv("NODE_RANK", "1")
-    assert started_on(1, 2) == (1, 2)
-
-
-def test_torchrun_tells_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    assert started_on(1, 1) == started_on(2, 2) == (2, 2)
-    with pytest.raises(DafuseError, match="torchrun started 2 processes on each of 2 machines"):
-        started_on(4, 1)
-
-
-def test_a_process_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rank_here() == ""
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert rank_here() == ""
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    assert rank_here().startswith("rank 2 on ")
-    monkeypatch.setenv("NODE_RANK", "1")
-    assert rank_here().startswith("rank 2 of node 1 on ")
-    monkeypatch.setenv("RANK", "0")
-    assert rank_here() == ""
 
 
 def ranks_of(count: int) -> list[Ranks]:

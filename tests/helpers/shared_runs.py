@@ -3,7 +3,8 @@
     runs FOLDER PROCESSES NAME=JSON...   # a run of each configuration, in FOLDER/NAME
     command WORD...                      # a dafuse command on the small network
 
-With $KILL_RANK and $KILL_EPOCH, that process kills itself where that epoch of training begins.
+With $KILL_RANK and $KILL_EPOCH, that process kills itself where that epoch of training begins, by
+the signal that $KILL_BY names, or by SIGKILL.
 """
 
 import json
@@ -87,7 +88,7 @@ def die_in(epoch: int) -> None:
         nonlocal begun
         begun += 1
         if begun == epoch:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.Signals[os.environ.get("KILL_BY", "SIGKILL")])
         set_rates(*given)
 
     trainer._set_rates = counted  # type: ignore[assignment]

@@ -18,6 +18,7 @@ from dafuse.data.class_names import check_class_names
 from dafuse.data.dataset import Dataset, ImageSet, Listed, Part, no_test_part
 from dafuse.data.splits import check_test_classes, first_few
 from dafuse.errors import DafuseError
+from dafuse.wording import first_line
 
 NAMES = ("classes", "class_names")  # either holds the names that labels are numbers of
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -223,7 +224,7 @@ def _opened(source: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(source) as archive:
             yield archive
     except Exception as error:  # damaged archives make Python and numpy raise almost anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         if not zipfile.is_zipfile(source):
             reason = "it is no .npz archive"
         raise DafuseError(f"{source} is not a readable .npz of plain arrays: {reason}") from error

@@ -14,6 +14,7 @@ from dafuse.data.connectivity import reachable
 from dafuse.data.dataset import Dataset, ImageSet
 from dafuse.data.folders import folder
 from dafuse.errors import DafuseError
+from dafuse.wording import first_line
 
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 
@@ -174,7 +175,7 @@ def _from_torchvision(base: Path) -> Dataset:
     try:
         parts = [CIFAR100(str(base), train=train, download=download) for train in (True, False)]
     except (RuntimeError, OSError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise DafuseError(
             f"CIFAR-100 in {base / 'cifar-100-python'} cannot be read ({reason}): "
             f"remove that folder and unpack {CIFAR_URL} again"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from dafuse.errors import DafuseError
+from dafuse.wording import first_line
 
 DELIMITERS = ",;\t"  # as spreadsheets write them, by country
 MOST_BYTES = 2**30  # bytes of a table
@@ -100,7 +101,7 @@ def _of_parquet(source: Path, wanted: Sequence[str]) -> Columns:
     except DafuseError:
         raise
     except Exception as error:  # damaged files make pyarrow raise almost anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise DafuseError(f"{source} is not a readable parquet file: {reason}") from error
 
 

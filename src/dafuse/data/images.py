@@ -22,6 +22,7 @@ from dafuse.data.formats import (
 )
 from dafuse.data.stored import StoredImage
 from dafuse.files import instead_of_file
+from dafuse.wording import first_line
 
 # an array is uint8 [H, W, 3] or [H, W]
 AnyImage = str | Path | bytes | StoredImage | Image.Image | np.ndarray
@@ -91,7 +92,7 @@ def read_image(source: str | Path | bytes) -> np.ndarray:
     except MemoryError:
         raise UnreadableImage("there is not enough memory to decode it") from None
     except Exception as error:  # broken bytes make Pillow's decoders raise almost anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UnreadableImage(reason) from error
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dafuse.wording import first_line
+
 AS_THEY_ARE = 2  # first calls of each batch size: their set-up must not be captured
 
 
@@ -63,7 +65,7 @@ class GraphedWork:
         except RuntimeError as error:
             self._capturable = False
             generator.graphsafe_set_state(before)  # else it waits forever for the capture's end
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             self._say(f"{self._what} cannot be captured as a CUDA graph, so it is slower: {reason}")
             return
         self._graphs[len(batch[0])] = _Captured(graph, batch, result)

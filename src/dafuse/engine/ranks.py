@@ -6,7 +6,9 @@ and the images of a training step, and then know the same again: features in ord
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from math import prod
 from typing import TypeVar
@@ -22,8 +24,10 @@ from torch import Tensor
 from dafuse.data.batches import free_bytes
 from dafuse.errors import DafuseError
 from dafuse.processes import end_with_starter, own_children, rank_here
+from dafuse.wording import first_line
 
 T = TypeVar("T")
+BETWEEN_SIGNALS = 0.2  # seconds in which Ctrl-C waits, while processes connect
 
 
 class Ranks:
@@ -102,13 +106,32 @@ class Ranks:
             own_children()
         end_with_starter()
         try:
-            self.fabric.launch()
+            self._launch()
         except (RuntimeError, ValueError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise DafuseError(
                 f"the {self.count} processes did not come together at "
                 f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}: {reason}"
             ) from None
+
+    def _launch(self) -> None:
+        """Launch in a thread: Python handles no signal while its main thread waits in torch."""
+        connected: Future[int] = Future()
+
+        def launch() -> None:
+            try:
+                self.fabric.launch()
+                connected.set_result(torch.get_num_threads())
+            except BaseException as error:  # the thread that waits raises it
+                connected.set_exception(error)
+
+        threading.Thread(target=launch, daemon=True, name="connects").start()
+        while not connected.done():
+            wait([connected], BETWEEN_SIGNALS)
+        threads = connected.result()
+        # Fabric chose these in that thread, and torch keeps them for each thread apart
+        self.fabric.accelerator.setup_device(self.fabric.device)
+        torch.set_num_threads(threads)
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dafuse.errors import DafuseError
+from dafuse.wording import first_line
 
 if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
@@ -97,4 +98,4 @@ def why_of_ray(ray: Any, error: BaseException) -> str:
     told = getattr(error, "cause", None) or error  # a task's error has the error in it
     if isinstance(told, DafuseError):
         return str(told)
-    return f"{type(told).__name__}: {next(iter(str(told).strip().splitlines()), '')}"
+    return f"{type(told).__name__}: {first_line(told)}"
