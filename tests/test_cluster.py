@@ -78,7 +78,7 @@ def test_an_address_that_a_killed_cluster_left_is_not_taken(
         "ray._private.services.find_bootstrap_address", lambda _: "127.0.0.2:1", raising=True
     )
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert cluster._running() is None
+    assert cluster.running() is None
 
 
 @pytest.fixture(scope="module")

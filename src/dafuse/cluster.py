@@ -68,7 +68,7 @@ def joined(address: str, progress: Progress | None = None) -> Iterator[Any]:
 
 
 def _connect_to(address: str, ray: Any, progress: Progress | None) -> None:
-    found = _running() if address == AUTO else address
+    found = running() if address == AUTO else address
     if found is not None:
         _require_ray(found)
     elif progress is not None:
@@ -96,7 +96,7 @@ def _require_known_form(address: str) -> None:
         )
 
 
-def _running() -> str | None:
+def running() -> str | None:
     """Return the address of a cluster that runs here, as far as anybody told; None if none does.
 
     A cluster that was killed leaves its address behind.

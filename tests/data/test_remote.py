@@ -140,7 +140,7 @@ class TestByS3:
         }.items():
             monkeypatch.setenv(name, value)
         yield
-        remote._file_system.cache_clear()
+        remote.file_system.cache_clear()
         import s3fs
 
         s3fs.S3FileSystem.clear_instance_cache()
@@ -202,8 +202,8 @@ def test_other_places_are_refused(url: str) -> None:
 def test_a_missing_package_is_named(
     missing: str, url: str, install: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote._file_system.cache_clear()
+    remote.file_system.cache_clear()
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(DafuseError, match=install):
         lesson_images(url, None)
-    remote._file_system.cache_clear()
+    remote.file_system.cache_clear()

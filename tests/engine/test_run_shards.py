@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from dafuse.cli import start
 from dafuse.cluster import joined
 from dafuse.commands.run import parse
+from dafuse.engine.provenance import provenance
 from dafuse.engine.run import prepare, resolved, run
 from dafuse.engine.run_shards import Shards
 from dafuse.engine.trainer import Trainer
@@ -148,11 +149,11 @@ def test_the_command_makes_the_same_folder_and_reuses_it(
 
 @pytest.mark.usefixtures("world")
 def test_other_data_on_a_worker_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dafuse.engine import shards
-
     config = resolved(parse(words("simplecil", "--out", "other")))
-    inputs = shards._inputs
-    monkeypatch.setattr(shards, "_inputs", lambda trainer: inputs(trainer) | {"weights": "others"})
+    monkeypatch.setattr(
+        "dafuse.engine.run_shards.provenance",
+        lambda *of: provenance(*of) | {"weights": {"sha256": "others"}},
+    )
     refused = pytest.raises(DafuseError, match="a machine of the cluster has another weights than")
     with refused:
         run(config, shards=Shards(ray, config, ClusterShare()))

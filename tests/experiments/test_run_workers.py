@@ -114,7 +114,7 @@ def test_a_cluster_that_does_not_share_the_folder_is_refused(
     world: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_shared(ray, world)
-    monkeypatch.setattr("dafuse.experiments.run_workers._sees", lambda *_: False)
+    monkeypatch.setattr("dafuse.experiments.run_workers.sees", lambda *_: False)
     with pytest.raises(DafuseError, match="is not one folder for all machines of the cluster"):
         require_shared(ray, world)
     assert not list(world.glob(".seen*"))
@@ -128,10 +128,10 @@ def test_a_cluster_that_does_not_share_the_folder_is_refused(
 def test_threads_and_memory_are_shared_out(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert LocalProcesses(3)._place.threads == 2
-    assert LocalProcesses(16)._place.threads == 1
+    assert LocalProcesses(3).place.threads == 2
+    assert LocalProcesses(16).place.threads == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert LocalProcesses(2)._place.threads == 1
+    assert LocalProcesses(2).place.threads == 1
     monkeypatch.setattr("dafuse.data.batches.free_bytes", lambda _: 8 * 2**30)
     config = parse(DATA)
     assert WorkerPlace(2, 0.5).fitted(config) == replace(config, workers=2, memory_gb=2.0)

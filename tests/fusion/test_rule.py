@@ -11,6 +11,8 @@ from dafuse.fusion.gradients import Curvature
 from dafuse.fusion.rule import (
     BETA_MAX,
     BETA_MIN,
+    FIXED_RULES,
+    NEED_MEAN,
     coefficient,
     displacement,
     fisher_ratio,
@@ -101,6 +103,15 @@ def test_limits_of_alpha() -> None:
     certain = flat(fisher_ratio(fisher)) > 1e-6
     distance = (flat(large) - flat(task)).abs() / flat(displacement(task, init, previous)).abs()
     assert distance[certain].max() < 2e-3  # the clip's lower end
+
+
+def test_the_fixed_rules_that_use_the_mean_are_those_for_which_it_is_kept() -> None:
+    others = [{"w": torch.full((2,), value)} for value in (1.0, 2.0, 3.0)]
+    means = [{"w": torch.full((2,), value)} for value in (4.0, 5.0)]
+    fused = {
+        name: [rule(*others, mean)["w"] for mean in means] for name, rule in FIXED_RULES.items()
+    }
+    assert {name for name, (one, other) in fused.items() if not one.equal(other)} == NEED_MEAN
 
 
 def test_a_third_is_the_mean_of_the_three() -> None:

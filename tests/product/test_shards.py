@@ -206,7 +206,7 @@ def test_hashes_met_so_far_are_found_whatever_their_shard() -> None:
     assert [met.find(hashes_N[row]) for row in (0, 131, 999, 1999)] == [0, 131, 999, 1999]
     assert met.find(np.uint64(3)) is None
     assert len(met.all(np.arange(2000)).hashes_N) == 2000
-    assert len(met._runs) < 12
+    assert len(met.runs) < 12
 
 
 def test_an_image_that_is_written_as_a_file_is_read_in_its_shard(

@@ -206,7 +206,7 @@ class TestOnACluster:
         assert dafuse(*lesson, before=killed_at_the_fourth_shard).status == -signal.SIGKILL
         kept = files(model / "unfinished")
         assert len([name for name in kept if name.endswith(".safetensors")]) == 3
-        assert ModelFolder(model)._claimable()
+        ModelFolder(model).require_claimable()
         ended = dafuse(*lesson, before=with_small_shards)
         assert ended.status == 0
         done = f"begun before: 3 of {SHARDS} shards are done"

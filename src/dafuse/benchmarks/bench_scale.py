@@ -72,18 +72,21 @@ def parts(setting: Setting) -> Parts:
     classes, width = setting.classes or sizes.classes, setting.width or sizes.width
     images = setting.images or sizes.images
     asked = setting.classes[-1] if setting.classes else sizes.asked
-    return {
+    chosen: Parts = {
         f"a lesson, {width:,} columns": partial(_lessons, setting, classes, width),
-        f"a lesson, {sizes.full_width:,} columns": partial(
-            _lessons, setting, sizes.full, sizes.full_width
-        ),
-        "a lesson, network and files": partial(_whole_lessons, setting, sizes),
         f"predicting, {width:,} columns": partial(_predicting, setting, sizes, asked, width),
-        f"predicting, {sizes.full_width:,} columns": partial(
-            _predicting, setting, sizes, sizes.full[-1], sizes.full_width
+        "memory": partial(_memory, setting, images, sizes.image_width),
+    }
+    if setting.classes or setting.width:  # nobody asked for models of other sizes
+        return chosen
+    full, full_width = sizes.full, sizes.full_width
+    return chosen | {
+        f"a lesson, {full_width:,} columns": partial(_lessons, setting, full, full_width),
+        "a lesson, network and files": partial(_whole_lessons, setting, sizes),
+        f"predicting, {full_width:,} columns": partial(
+            _predicting, setting, sizes, full[-1], full_width
         ),
         "bytes": partial(_bytes, setting, sizes),
-        "memory": partial(_memory, setting, images, sizes.image_width),
     }
 
 

@@ -71,7 +71,8 @@ def bench(
         out: file for the numbers
         quick: take tiny sizes: does everything work?
         demo: with cpu: time demo-research too
-        classes: with scale: how many are known before a lesson; the first is compared with
+        classes: with scale: how many are known before a lesson; the first is compared with, and
+            parts with other numbers of classes are left out
         images: with scale: how many are added up; the first is compared with
         width: with scale: columns of made-up features
     """

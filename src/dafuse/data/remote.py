@@ -115,7 +115,7 @@ def _require_lists(url: str) -> None:
 @contextmanager
 def _connected(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a URL, and the path there; say what is wrong with either."""
-    files, path = _file_system(_scheme(url)), url
+    files, path = file_system(_scheme(url)), url
     try:
         yield files, files._strip_protocol(path)
     except (DafuseError, ValueError, FileNotFoundError, PermissionError, tarfile.TarError):
@@ -139,7 +139,8 @@ def _scheme(url: str) -> str:
 
 
 @cache
-def _file_system(scheme: str) -> Any:
+def file_system(scheme: str) -> Any:
+    """Return fsspec's file system of a scheme, made once."""
     try:
         import fsspec
     except ImportError:

@@ -142,6 +142,7 @@ class Trainer:
     def batches(
         self, images: ImageSet, size: int | None = None, gradients: bool = False
     ) -> Batches:
+        """Yield all of the images, as `dealt` does where one process has them all."""
         size = size or (self.gradient_batch if gradients else self.forward.at_once)
         with self.forward.batches_of(size):
             yield from self.loader.test_batches(images, size)

@@ -54,7 +54,7 @@ class LocalProcesses:
         threads = max(1, (os.cpu_count() or 1) // count)
         if (told := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(told) > 0:
             threads = min(threads, int(told))
-        self._place = WorkerPlace(threads, 1 / count)
+        self.place = WorkerPlace(threads, 1 / count)
         self._pools: list[ProcessPoolExecutor | None] = [None] * count
         self._work: list[Future[str] | None] = [None] * count
         self._before = set(multiprocessing.active_children())
@@ -63,10 +63,10 @@ class LocalProcesses:
         for slot, work in enumerate(self._work):
             if work is None or work.done():
                 try:
-                    self._work[slot] = self._pool(slot).submit(make_step, step, self._place)
+                    self._work[slot] = self._pool(slot).submit(make_step, step, self.place)
                 except BrokenExecutor:  # its process died
                     self._pools[slot] = None
-                    self._work[slot] = self._pool(slot).submit(make_step, step, self._place)
+                    self._work[slot] = self._pool(slot).submit(make_step, step, self.place)
                 return self._work[slot]
         return None
 
@@ -96,7 +96,7 @@ class LocalProcesses:
         pool = self._pools[slot]
         if pool is None:
             spawn = multiprocessing.get_context("spawn")
-            begin = _begin_worker, (self._place.threads,)
+            begin = _begin_worker, (self.place.threads,)
             pool = self._pools[slot] = ProcessPoolExecutor(1, spawn, *begin)
         return pool
 
@@ -125,12 +125,12 @@ class RayTasks:
     def __init__(self, ray: Any, share: ClusterShare) -> None:
         self._ray = ray
         given = share.resources(ray)
-        self._place = WorkerPlace(share.cpus, share.memory(ray))
+        self.place = WorkerPlace(share.cpus, share.memory(ray))
         self._make = ray.remote(max_retries=1, retry_exceptions=True, **given)(make_step)
         self._asked: list[Any] = []
 
     def submit(self, step: "Step") -> "Future[str]":
-        self._asked.append(self._make.remote(step, self._place))
+        self._asked.append(self._make.remote(step, self.place))
         future: Future[str] = self._asked[-1].future()
         return future
 
@@ -151,7 +151,7 @@ def require_shared(ray: Any, out: Path) -> None:
     probe = out.resolve() / f".seen-{secrets.token_hex(8)}"
     probe.touch()
     try:
-        seen = ray.remote(num_cpus=0, max_retries=1)(_sees)
+        seen = ray.remote(num_cpus=0, max_retries=1)(sees)
         on = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         asked = [
             (
@@ -174,5 +174,6 @@ def require_shared(ray: Any, out: Path) -> None:
         )
 
 
-def _sees(probe: str, folder: str) -> bool:
+def sees(probe: str, folder: str) -> bool:
+    """Tell whether this machine has the probe and the folder."""
     return os.path.exists(probe) and os.path.isdir(folder)

@@ -120,6 +120,9 @@ FIXED_RULES: dict[str, Callable[[Adapter, Adapter, Adapter, Adapter], Adapter]] 
 }
 
 
+NEED_MEAN = frozenset({"mean"})  # of those, the ones that use θ_avg: it is kept between tasks
+
+
 def running_mean(mean: Tensors | None, task: Tensors, number: int) -> dict[str, Tensor]:
     """Return the mean of the task adapters θ_1..θ_t, given that of θ_1..θ_{t-1}; t = ``number``.
 

@@ -86,20 +86,13 @@ class Engine(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return features [N, ...] and labels [N] under the test transform, without gradient."""
 
-    def batches(
-        self, images: ImageSet, size: int | None = None, gradients: bool = False
-    ) -> Batches:
-        """Yield the images in order under the test transform; by default the engine sets the size.
-
-        With ``gradients`` it is one whose backward pass fits in memory with a margin.
-        """
-
     def dealt(
         self, images: ImageSet, bar: Bar, size: int | None = None, gradients: bool = False
     ) -> Batches:
-        """Yield some of the same batches: several processes deal them out. It advances the bar.
+        """Yield batches in order under the test transform; several processes deal them out.
 
-        Sums over them are added up by `summed`.
+        The engine sets the size by default; with ``gradients`` it is one whose backward pass fits
+        in memory with a margin. It advances the bar. Sums over them are added up by `summed`.
         """
 
     def summed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dafuse.backbones.adapter import Adapter, Tensors
 from dafuse.data.stream import Task
 from dafuse.fusion.diagnosis import diagnose, movement
-from dafuse.fusion.rule import FIXED_RULES, fuse, running_mean
+from dafuse.fusion.rule import FIXED_RULES, NEED_MEAN, fuse, running_mean
 from dafuse.heads.arrays import check_finite
 from dafuse.heads.classifier import ClosedForm, of_last_token
 from dafuse.heads.cosine import cosine_logits, prototypes
@@ -140,7 +140,7 @@ class DAF(Method):
         fused, diagnosis = self._global(task, trained, init, previous, mean)  #       (lines 4-8)
 
         self.global_adapter.set(fused)  # only θ*_t and θ_avg outlive the task          (line 10)
-        self.mean = mean if self.init == "robust" or self.rule == "mean" else None
+        self.mean = mean if self.init == "robust" or self.rule in NEED_MEAN else None
         self.last = trained if self.init == "previous" else None
         found = self.extend_classifier(task)  # prototypes, Gaussians, alignment        (App. B)
         return {**diagnosis, **found}

@@ -58,7 +58,7 @@ class DafuseClassifier(ClassifierMixin, BaseEstimator):
         method: how it is taught: lift, simplecil, or daf, which trains and needs torch
         weights: a local .safetensors file with the backbone's weights
         device: auto, cpu, cuda or mps
-        epochs: epochs of each fit, of a method that trains; default: the method's
+        epochs: number of epochs of each fit, of a method that trains; default: the method's
         lr: learning rate of a method that trains; default: the method's
         holdout: share of each class of 5 images or more that a method that trains holds out to
             calibrate with; default: 0.1

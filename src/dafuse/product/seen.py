@@ -134,30 +134,30 @@ class MetSoFar:
     """
 
     def __init__(self) -> None:
-        self._runs: list[Hashes] = []
+        self.runs: list[Hashes] = []
 
     def add(self, hashes_N: np.ndarray, labels_N: np.ndarray) -> None:
         if not len(hashes_N):
             return
-        self._runs.append(Hashes().joined(Hashes(hashes_N, labels_N.astype(np.int32))))
-        while len(self._runs) > 1 and (
-            len(self._runs[-2].hashes_N) < 2 * len(self._runs[-1].hashes_N)
+        self.runs.append(Hashes().joined(Hashes(hashes_N, labels_N.astype(np.int32))))
+        while len(self.runs) > 1 and (
+            len(self.runs[-2].hashes_N) < 2 * len(self.runs[-1].hashes_N)
         ):
-            last = self._runs.pop()
-            self._runs[-1] = self._runs[-1].joined(last)
+            last = self.runs.pop()
+            self.runs[-1] = self.runs[-1].joined(last)
 
     def find(self, wanted: np.uint64) -> int | None:
         """Return the label of an image; None for one that did not come yet."""
-        found = (run.find(wanted) for run in self._runs)
+        found = (run.find(wanted) for run in self.runs)
         return next((label for label in found if label is not None), None)
 
     def among(self, hashes_N: np.ndarray) -> Hashes:
         """Return those of these hashes that came before, with their labels."""
-        return Hashes().joined(*(run.taken(np.isin(run.hashes_N, hashes_N)) for run in self._runs))
+        return Hashes().joined(*(run.taken(np.isin(run.hashes_N, hashes_N)) for run in self.runs))
 
     def all(self, id_of: np.ndarray) -> Hashes:
         """Return all of them, with ids of classes; ``id_of`` gives that of each label."""
-        found = Hashes().joined(*self._runs)
+        found = Hashes().joined(*self.runs)
         return Hashes(found.hashes_N, id_of[found.classes_N].astype(np.int32))
 
 

@@ -59,7 +59,8 @@ class Unfinished:
     def kept_or_read(self, read: ReadShards, progress: Progress) -> ReadShards:
         """Return a function that reads the shards not kept, and keeps them.
 
-        Shards of different calls are kept apart."""
+        Shards of different calls are kept apart.
+        """
         passes = iter(range(10))
 
         def going_on(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:

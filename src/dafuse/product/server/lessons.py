@@ -38,7 +38,7 @@ EARLY = 0.02  # share of a phase; before that, the time left cannot be told
 
 
 class LessonStopped(Exception):
-    """Signal in a lesson that is to break off."""
+    """Exception that breaks a lesson off."""
 
 
 class LessonProgress(Progress):
