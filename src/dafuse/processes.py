@@ -63,7 +63,7 @@ def _require_number(name: str, fit: range, what: str) -> None:
     """Refuse a variable of the environment that is set to something else than such a number."""
     text = os.environ.get(name)
     if text is not None and not (text.isascii() and text.isdigit() and int(text) in fit):
-        number = f"from {fit[0]} to {fit[-1]}" if len(fit) > 1 else str(fit[0])
+        number = f"from {fit[0]} to {fit[-1]}" if len(fit) > 1 else f"{fit[0]}, or not set"
         raise DafuseError(
             f"{name} is {text!r} in the environment, and must be the number {what}: {number}"
         )

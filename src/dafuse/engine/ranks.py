@@ -8,7 +8,7 @@ and the images of a training step, and then know the same again: features in ord
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from math import prod
 from typing import TypeVar
@@ -125,9 +125,10 @@ class Ranks:
             except BaseException as error:  # the thread that waits raises it
                 connected.set_exception(error)
 
-        threading.Thread(target=launch, daemon=True, name="connects").start()
-        while not connected.done():
-            wait([connected], BETWEEN_SIGNALS)
+        thread = threading.Thread(target=launch, daemon=True, name="connects")
+        thread.start()
+        while thread.is_alive():
+            thread.join(BETWEEN_SIGNALS)
         threads = connected.result()
         # Fabric chose these in that thread, and torch keeps them for each thread apart
         self.fabric.accelerator.setup_device(self.fabric.device)
