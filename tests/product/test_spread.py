@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,7 +22,7 @@ from dafuse.product.reading import Reader
 from dafuse.product.unfinished import from_arrays, to_arrays
 from dafuse.progress import Bar, Progress
 from helpers.file_server import serving
-from helpers.processes import dafuse
+from helpers.processes import dafuse, dafuse_without
 from helpers.product_models import QUICK, create, files, pictures, write_folders
 from helpers.ray_clusters import LOOPBACK, ray_cluster
 from helpers.small_shards import SIZE, TRIED, killed_at_the_fourth_shard, with_small_shards
@@ -133,6 +134,37 @@ class TestOnACluster:
         three_nodes.add_node(num_cpus=1, node_ip_address=LOOPBACK)
         require_equal(model, alone)
         assert sum(one.images for one in report.classes) == sum(LESSON.values())
+
+    def test_a_lesson_of_one_shard_joins_none(
+        self, three_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folders = write_folders(tmp_path / "photos", {0: 6, 1: 4})
+        model, progress = create(tmp_path / "model"), Noting()
+        with monkeypatch.context() as patch:
+            patch.setattr(spread, "joined", None)
+            model.learn(folders, cluster=three_nodes.address, progress=progress)
+        assert progress.said == [
+            "this lesson of 10 images is one shard: it is computed here, without the cluster"
+        ]
+        with pytest.raises(DafuseError, match=r"no Ray cluster can be reached at 127\.0\.0\.2:1 "):
+            model.learn(folders, cluster="127.0.0.2:1")
+
+    @pytest.mark.parametrize("images", [{0: 6, 1: 4}, LESSON])
+    def test_a_refused_lesson_leaves_nothing(self, tmp_path: Path, images: dict[int, int]) -> None:
+        folders, model = write_folders(tmp_path / "photos", images), tmp_path / "model"
+        lesson = ["learn", model, folders, "--device", "cpu", "--cluster", "127.0.0.2:1"]
+        ended = dafuse(*lesson, before=with_small_shards)
+        assert ended.status == 2
+        assert "is a new model" not in ended.err
+        assert "no Ray cluster can be reached at 127.0.0.2:1 " in ended.err
+        assert not model.exists()
+
+    def test_without_ray_a_lesson_is_refused_before_anything_else(self, tmp_path: Path) -> None:
+        lesson = ["learn", tmp_path / "model", tmp_path / "none", "--cluster", "127.0.0.2:1"]
+        command = [*dafuse_without("ray"), *map(str, lesson)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.stderr == "dafuse: ray is not installed: pip install 'dafuse[ray]'\n"
+        assert not (tmp_path / "model").exists()
 
     def test_a_copy_in_another_shard_counts_once(
         self, three_nodes: Any, photos: Path, tmp_path: Path

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,9 @@ class Unfinished:
     def kept_or_read(self, read: ReadShards, progress: Progress) -> ReadShards:
         """Return a function that reads the shards not kept, and keeps them.
 
-        Shards of different calls are kept apart."""
-        passes = iter(range(10))
+        Shards of different calls are kept apart.
+        """
+        passes = count()
 
         def going_on(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:
             number = next(passes)
