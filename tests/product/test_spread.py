@@ -4,12 +4,14 @@ import hashlib
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load, save
 
@@ -107,6 +109,24 @@ class NotingBar(Bar):
             self.progress.call()
 
 
+def reads(node: Any) -> bool:
+    """Tell whether a worker of this node reads a shard: Ray names its process so meanwhile."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    found = False
+    for one in raylet.children(recursive=True):
+        with suppress(psutil.Error):  # it is gone already
+            found = found or "ray::_read" in " ".join(one.cmdline())
+    return found
+
+
+def waited_for(find: Callable[[], list[Any]], seconds: float = 20.0) -> list[Any]:
+    """Return what is found, as soon as there is something."""
+    end = time.monotonic() + seconds
+    while not (found := find()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return found
+
+
 class TestOnACluster:
     def test_the_model_is_that_of_one_process(
         self, three_nodes: Any, photos: Path, alone: Classifier, tmp_path: Path
@@ -124,12 +144,13 @@ class TestOnACluster:
         killed: list[str] = []
 
         def kill() -> None:
+            nodes = three_nodes.worker_nodes
+            doomed = waited_for(lambda: [one for one in nodes if reads(one)])[0]
             three_nodes.remove_node(doomed, allow_graceful=False)
             killed.append(doomed.address)
 
-        *_, doomed = three_nodes.worker_nodes
         model = create(tmp_path / "model")
-        report = model.learn(photos, cluster=three_nodes.address, progress=Noting(30, kill))
+        report = model.learn(photos, cluster=three_nodes.address, progress=Noting(1, kill))
         assert killed
         three_nodes.add_node(num_cpus=1, node_ip_address=LOOPBACK)
         require_equal(model, alone)
