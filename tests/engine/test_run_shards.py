@@ -148,11 +148,13 @@ def test_the_command_makes_the_same_folder_and_reuses_it(
 
 @pytest.mark.usefixtures("world")
 def test_other_data_on_a_worker_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dafuse.engine import shards
+    from dafuse.engine import run_shards
 
     config = resolved(parse(words("simplecil", "--out", "other")))
-    inputs = shards._inputs
-    monkeypatch.setattr(shards, "_inputs", lambda trainer: inputs(trainer) | {"weights": "others"})
+    inputs = run_shards._inputs
+    monkeypatch.setattr(
+        run_shards, "_inputs", lambda trainer: inputs(trainer) | {"weights": "others"}
+    )
     refused = pytest.raises(DafuseError, match="a machine of the cluster has another weights than")
     with refused:
         run(config, shards=SharedImages(ray, config, ClusterShare()))
