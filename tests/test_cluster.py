@@ -3,13 +3,14 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from dafuse import cluster
-from dafuse.cluster import joined, spelled_out
+from dafuse.cluster import joined, require_there, spelled_out
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
 from helpers.ray_clusters import ray_cluster
@@ -71,14 +72,62 @@ def test_what_is_not_ray_is_refused_in_bounded_time(monkeypatch: pytest.MonkeyPa
             pass
 
 
+def found_here(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda _: address)
+
+
 def test_an_address_that_a_killed_cluster_left_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "ray._private.services.find_bootstrap_address", lambda _: "127.0.0.2:1", raising=True
-    )
+    found_here(monkeypatch, "127.0.0.2:1")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert cluster.running() is None
+    assert cluster.meant("auto") is None
+
+
+@pytest.mark.parametrize("named", ["", "auto"])
+def test_the_cluster_that_runs_here_is_meant_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listening:
+        address = f"127.0.0.2:{listening.getsockname()[1]}"
+        found_here(monkeypatch, address)
+        monkeypatch.setenv("RAY_ADDRESS", named)
+        assert cluster.meant("auto") == address
+        monkeypatch.setenv("RAY_ADDRESS", "local")
+        assert cluster.meant("auto") is None
+        assert cluster.meant("host:1") == "host:1"
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("nonsense", "^RAY_ADDRESS takes auto, local or HOST:PORT as ray start shows it, not 'no"),
+        ("ray://host:10001", "^RAY_ADDRESS ray://host:10001: start dafuse on a machine of the"),
+        ("127.0.0.2:1", r"at 127.0.0.2:1 \(RAY_ADDRESS\) .*or set RAY_ADDRESS=local"),
+    ],
+)
+def test_a_wrong_address_in_the_environment_is_named_by_it(
+    monkeypatch: pytest.MonkeyPatch, named: str, message: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(DafuseError, match=message), joined("auto"):
+        pass
+    with pytest.raises(DafuseError, match=message):
+        require_there("auto")
+
+
+def test_what_ray_says_of_a_node_that_went_is_not_shown() -> None:
+    """Ray prints it by this function, in a process that imported it through dafuse."""
+    code = """
+from dafuse.cluster import require_possible
+require_possible("host:1")
+from ray._private.worker import print_to_stdstream
+for line in ("Raylet is terminated. Last 20 lines:\\n [state-dump]", "something else"):
+    print_to_stdstream({"lines": [line], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "something else" in shown.stdout
+    assert "state-dump" not in shown.stdout + shown.stderr
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +160,7 @@ def test_auto_is_the_cluster_that_the_environment_names(
     monkeypatch.setenv("RAY_ADDRESS", address)
     with joined("auto", progress) as ray:
         assert ray.get_runtime_context().gcs_address == address
-    assert not said
+    assert said == [f"joined the Ray cluster at {address}: 2 processors"]
 
 
 def test_an_error_of_the_work_is_not_taken_for_one_of_the_connection(address: str) -> None:

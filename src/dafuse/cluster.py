@@ -18,13 +18,18 @@ from typing import Any
 
 from dafuse.errors import DafuseError
 from dafuse.progress import Progress
-from dafuse.wording import first_line
+from dafuse.wording import counted, first_line
 
 AUTO = "auto"  # the cluster that RAY_ADDRESS or `ray start` names; else this machine alone
-OPTION = "--cluster"
+LOCAL = "local"  # in RAY_ADDRESS: this machine alone
+OPTION, VARIABLE = "--cluster", "RAY_ADDRESS"
 HOST_AND_PORT = re.compile(r"(?P<host>[^\s/@:]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 ANSWERS = 5.0  # seconds in which a host must take a connection
 SAYS_RAY = 30.0  # seconds in which it must answer as Ray does
+RETRIES = 5  # of a shard whose worker is lost: one that kills every worker must end
+KILLED = "its process was killed, perhaps since memory ran out"
+# Ray prints these to standard output, with the last lines of a log, whenever a node goes
+NODE_WENT = "RAY_DEDUP_LOGS_SKIP_REGEX", "^(Raylet is terminated|The node with node id)"
 
 
 def spelled_out(arguments: Sequence[str]) -> list[str]:
@@ -51,15 +56,11 @@ def joined(address: str, progress: Progress | None = None) -> Iterator[Any]:
 
     A program that is connected already stays so, before and after.
     """
-    _require_known_form(address)
-    try:
-        import ray
-    except ImportError:
-        raise DafuseError("ray is not installed: pip install 'dafuse[ray]'") from None
+    ray = require_possible(address)
     if ray.is_initialized():
         yield ray
         return
-    _connect_to(address, ray, progress)
+    _connect_to(address, ray, progress or Progress())
     try:
         yield ray
     finally:
@@ -67,43 +68,72 @@ def joined(address: str, progress: Progress | None = None) -> Iterator[Any]:
             ray.shutdown()
 
 
-def _connect_to(address: str, ray: Any, progress: Progress | None) -> None:
-    found = running() if address == AUTO else address
+def require_possible(address: str) -> Any:
+    """Return the module `ray`; refuse an address of no form, or a machine without Ray."""
+    _require_known_form(address, OPTION, f"nothing, {AUTO} or HOST:PORT")
+    if address == AUTO and (named := _named()) not in (AUTO, LOCAL):
+        _require_known_form(named, VARIABLE, f"{AUTO}, {LOCAL} or HOST:PORT")
+    try:
+        with _raylets_unread():
+            import ray
+    except ImportError:
+        raise DafuseError("ray is not installed: pip install 'dafuse[ray]'") from None
+    return ray
+
+
+def require_there(address: str) -> None:
+    """Refuse what `joined` would refuse, without joining a cluster or starting one."""
+    if not require_possible(address).is_initialized() and (found := meant(address)):
+        _require_ray(found, address)
+
+
+def _connect_to(address: str, ray: Any, progress: Progress) -> None:
+    found = meant(address)
     if found is not None:
-        _require_ray(found)
-    elif progress is not None:
+        _require_ray(found, address)
+    elif _named() == LOCAL:
+        progress.say(f"starting a Ray cluster of this machine alone ({VARIABLE}={LOCAL})")
+    else:
         progress.say("no Ray cluster is running here: starting one of this machine alone")
     how = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
     try:
         with _own_signals():
-            ray.init(address=found or "local", **how)
+            ray.init(address=found or LOCAL, **how)
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()
         which = f"join the Ray cluster at {found}" if found else "start Ray"
         raise DafuseError(f"cannot {which}: {first_line(error)}") from None
+    if found is not None:
+        processors = counted(int(ray.cluster_resources().get("CPU", 0)), "processor")
+        progress.say(f"joined the Ray cluster at {found}: {processors}")
 
 
-def _require_known_form(address: str) -> None:
+def _require_known_form(address: str, where: str, known: str) -> None:
     if "://" in address:
         raise DafuseError(
-            f"--cluster {address}: start dafuse on a machine of the cluster, and give HOST:PORT, "
+            f"{where} {address}: start dafuse on a machine of the cluster, and give HOST:PORT, "
             "as ray start shows it"
         )
     found = HOST_AND_PORT.fullmatch(address)
     if address != AUTO and not (found and 0 < int(found["port"]) < 2**16):
-        raise DafuseError(
-            f"--cluster takes nothing, {AUTO} or HOST:PORT as ray start shows it, not {address!r}"
-        )
+        raise DafuseError(f"{where} takes {known} as ray start shows it, not {address!r}")
 
 
-def running() -> str | None:
-    """Return the address of a cluster that runs here, as far as anybody told; None if none does.
+def _named() -> str:
+    """Return what the environment says: an address, `local`, or `auto` if it says nothing."""
+    return os.environ.get(VARIABLE) or AUTO
 
-    A cluster that was killed leaves its address behind.
-    """
-    if named := os.environ.get("RAY_ADDRESS"):
-        _require_known_form(named)
-        return named if named != AUTO else None
+
+def meant(address: str) -> str | None:
+    """Return the address of the cluster to join; None: one of this machine alone is started."""
+    named = _named() if address == AUTO else address
+    if named == LOCAL:
+        return None
+    return _running() if named == AUTO else named
+
+
+def _running() -> str | None:
+    """Return the address of a cluster that runs here; a killed one leaves its address behind."""
     from ray._private.services import find_bootstrap_address  # as ray.init() does
 
     found = find_bootstrap_address(None)
@@ -114,29 +144,46 @@ def running() -> str | None:
     return None
 
 
-def _require_ray(address: str) -> None:
+def _require_ray(address: str, asked: str) -> None:
     """Refuse in bounded time what does not answer: Ray itself tries again for minutes."""
+    by_variable = asked == AUTO and _named() == address
+    named = f" ({VARIABLE})" if by_variable else ""
+    alone = f"set {VARIABLE}={LOCAL}" if by_variable else f"say {OPTION} alone"
     try:
         _reach(address)
     except OSError as error:
         why = error.strerror or str(error)
         raise DafuseError(
-            f"no Ray cluster can be reached at {address} ({why.lower()}): start one with "
-            "ray start --head, or say --cluster alone to use this machine"
+            f"no Ray cluster can be reached at {address}{named} ({why.lower()}): start one with "
+            f"ray start --head, or {alone} to use this machine"
         ) from None
     ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         subprocess.run(ask, capture_output=True, timeout=SAYS_RAY, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         raise DafuseError(
-            f"what listens at {address} does not answer as a Ray cluster: give the address that "
-            "ray start shows, and have the same version of ray here and there"
+            f"what listens at {address}{named} does not answer as a Ray cluster: give the address "
+            "that ray start shows, and have the same version of ray here and there"
         ) from None
 
 
 def _reach(address: str) -> None:
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), ANSWERS).close()
+
+
+@contextmanager
+def _raylets_unread() -> Iterator[None]:
+    """Let Ray keep its account of a node that went to itself, where it is imported here."""
+    variable, pattern = NODE_WENT
+    own = os.environ.get(variable)
+    os.environ[variable] = f"{own}|{pattern}" if own else pattern
+    try:
+        yield
+    finally:
+        os.environ.pop(variable)
+        if own is not None:
+            os.environ[variable] = own
 
 
 @contextmanager
@@ -148,3 +195,14 @@ def _own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+def why_of_ray(ray: Any, error: BaseException) -> str:
+    """Say in a line why a Ray task failed."""
+    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
+    if isinstance(error, (*lost, ray.exceptions.OutOfMemoryError)):
+        return KILLED
+    told = getattr(error, "cause", None) or error  # a task's error has the error in it
+    if isinstance(told, DafuseError):
+        return str(told)
+    return f"{type(told).__name__}: {first_line(told)}"

@@ -213,6 +213,11 @@ def test_text_stays_text(text: str) -> None:
         ("--data folder", "--data.root is missing"),
         ("--seed 5 daf-cifar100", "there is no place for daf-cifar100: one recipe comes first"),
         ("daf-cifar100 extra", "there is no place for extra: one recipe comes first, then options"),
+        (
+            "daf-cifar100 --cluster nonsense",
+            "there is no place for nonsense: one recipe comes first, then options; the address of "
+            "--cluster is HOST:PORT",
+        ),
         ("--recipe x", "there is no option --recipe; see dafuse run --method daf --help; did you"),
         (
             "--bakcbone small",

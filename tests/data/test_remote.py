@@ -101,7 +101,7 @@ class TestByWeb:
             pixels_of(dataset.train.items[1])
 
     def test_where_nobody_answers_one_line_says_so(self) -> None:
-        with pytest.raises(DafuseError, match=r"the connection to http://127.0.0.1:9/.* was lost"):
+        with pytest.raises(DafuseError, match=r"to http://127.0.0.1:9/a.tar was lost"):
             lesson_images("http://127.0.0.1:9/a.tar", None)
 
     def test_a_tar_that_is_another_now_is_noticed(self, server: FileServer) -> None:
@@ -182,12 +182,24 @@ class TestByS3:
         with pytest.raises(DafuseError, match=r"there is no tar s3://bucket/none\.tar"):
             lesson_images("s3://bucket/none.tar", None)
 
+    @pytest.mark.parametrize("name", ["", "a.tar", "a-{0..3}.tar", "list.csv"])
+    def test_missing_keys_are_no_lost_connection(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+    ) -> None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        with pytest.raises(DafuseError, match=r"no keys were found .* AWS_ACCESS_KEY_ID") as caught:
+            lesson_images(f"s3://bucket/{name}", None)
+        assert not isinstance(caught.value, remote.ConnectionLost)
+
 
 @pytest.mark.parametrize(
     "url", ["ftp://host/a.tar", "file:///etc/passwd", "zip://a::http://host/b.tar", "xx://y"]
 )
 def test_other_places_are_refused(url: str) -> None:
-    with pytest.raises(DafuseError, match="images are read from https://, http://, s3://"):
+    with pytest.raises(DafuseError, match=f"^{url}: images are read from https://, http://, "):
         lesson_images(url, None)
 
 

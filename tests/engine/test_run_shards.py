@@ -15,7 +15,7 @@ from dafuse.cluster import joined
 from dafuse.commands.run import parse
 from dafuse.engine.provenance import provenance
 from dafuse.engine.run import prepare, resolved, run
-from dafuse.engine.run_shards import Shards
+from dafuse.engine.run_shards import SharedImages
 from dafuse.engine.trainer import Trainer
 from dafuse.engine.worker_place import ClusterShare
 from dafuse.errors import DafuseError
@@ -77,7 +77,7 @@ def test_all_methods_that_need_features_only_give_the_bits_of_one_process(ray: A
     made = {}
     for name in ABLE:
         config = resolved(parse(words(name, "--out", f"shared-{name}")))
-        made[name] = run(config, shards=Shards(ray, config, ClusterShare()))
+        made[name] = run(config, shards=SharedImages(ray, config, ClusterShare()))
     bench = prepare(parse(words("simplecil")))
     for name, shared in made.items():
         alone = run(parse(words(name, "--out", f"alone-{name}")), bench=bench)
@@ -122,7 +122,7 @@ def test_the_shards_of_a_killed_node_are_done_again(cluster: Any, ray: Any) -> N
     config = resolved(parse(words("simplecil", "--out", "shared")))
     progress = Killing(cluster, node)
     until(lambda: ray.cluster_resources().get("CPU") == 3)
-    shared = run(config, progress, shards=Shards(ray, config, ClusterShare()))
+    shared = run(config, progress, shards=SharedImages(ray, config, ClusterShare()))
     assert progress.killed.is_set()
     assert outcome(shared)[1] == outcome(alone)[1]
 
@@ -156,7 +156,7 @@ def test_other_data_on_a_worker_is_refused(ray: Any, monkeypatch: pytest.MonkeyP
     )
     refused = pytest.raises(DafuseError, match="a machine of the cluster has another weights than")
     with refused:
-        run(config, shards=Shards(ray, config, ClusterShare()))
+        run(config, shards=SharedImages(ray, config, ClusterShare()))
     assert not (Path("other") / "results.json").exists()
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from helpers.places import ROOT
 
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address
+# a node that was killed is noticed in seconds, not in a quarter of a minute
+SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
 
 
 @contextmanager
@@ -24,6 +26,7 @@ def ray_cluster(cpus: list[int]) -> Iterator[Any]:
             "num_cpus": cpus[0],
             "node_ip_address": LOOPBACK,
             "include_dashboard": False,
+            "_system_config": SOON,
         },
     )
     try:

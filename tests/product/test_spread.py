@@ -3,12 +3,15 @@
 import hashlib
 import shutil
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load, save
 
@@ -21,7 +24,7 @@ from dafuse.product.reading import Reader
 from dafuse.product.unfinished import from_arrays, to_arrays
 from dafuse.progress import Bar, Progress
 from helpers.file_server import serving
-from helpers.processes import dafuse
+from helpers.processes import dafuse, dafuse_without
 from helpers.product_models import QUICK, create, files, pictures, write_folders
 from helpers.ray_clusters import LOOPBACK, ray_cluster
 from helpers.small_shards import SIZE, TRIED, killed_at_the_fourth_shard, with_small_shards
@@ -106,6 +109,24 @@ class NotingBar(Bar):
             self.progress.call()
 
 
+def reads(node: Any) -> bool:
+    """Tell whether a worker of this node reads a shard: Ray names its process so meanwhile."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    found = False
+    for one in raylet.children(recursive=True):
+        with suppress(psutil.Error):  # it is gone already
+            found = found or "ray::_read" in " ".join(one.cmdline())
+    return found
+
+
+def waited_for(find: Callable[[], list[Any]], seconds: float = 20.0) -> list[Any]:
+    """Return what is found, as soon as there is something."""
+    end = time.monotonic() + seconds
+    while not (found := find()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return found
+
+
 class TestOnACluster:
     def test_the_model_is_that_of_one_process(
         self, three_nodes: Any, photos: Path, alone: Classifier, tmp_path: Path
@@ -123,16 +144,48 @@ class TestOnACluster:
         killed: list[str] = []
 
         def kill() -> None:
+            nodes = three_nodes.worker_nodes
+            doomed = waited_for(lambda: [one for one in nodes if reads(one)])[0]
             three_nodes.remove_node(doomed, allow_graceful=False)
             killed.append(doomed.address)
 
-        *_, doomed = three_nodes.worker_nodes
         model = create(tmp_path / "model")
-        report = model.learn(photos, cluster=three_nodes.address, progress=Noting(30, kill))
+        report = model.learn(photos, cluster=three_nodes.address, progress=Noting(1, kill))
         assert killed
         three_nodes.add_node(num_cpus=1, node_ip_address=LOOPBACK)
         require_equal(model, alone)
         assert sum(one.images for one in report.classes) == sum(LESSON.values())
+
+    def test_a_lesson_of_one_shard_joins_none(
+        self, three_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folders = write_folders(tmp_path / "photos", {0: 6, 1: 4})
+        model, progress = create(tmp_path / "model"), Noting()
+        with monkeypatch.context() as patch:
+            patch.setattr(spread, "joined", None)
+            model.learn(folders, cluster=three_nodes.address, progress=progress)
+        assert progress.said == [
+            "this lesson of 10 images is one shard: it is computed here, without the cluster"
+        ]
+        with pytest.raises(DafuseError, match=r"no Ray cluster can be reached at 127\.0\.0\.2:1 "):
+            model.learn(folders, cluster="127.0.0.2:1")
+
+    @pytest.mark.parametrize("images", [{0: 6, 1: 4}, LESSON])
+    def test_a_refused_lesson_leaves_nothing(self, tmp_path: Path, images: dict[int, int]) -> None:
+        folders, model = write_folders(tmp_path / "photos", images), tmp_path / "model"
+        lesson = ["learn", model, folders, "--device", "cpu", "--cluster", "127.0.0.2:1"]
+        ended = dafuse(*lesson, before=with_small_shards)
+        assert ended.status == 2
+        assert "is a new model" not in ended.err
+        assert "no Ray cluster can be reached at 127.0.0.2:1 " in ended.err
+        assert not model.exists()
+
+    def test_without_ray_a_lesson_is_refused_before_anything_else(self, tmp_path: Path) -> None:
+        lesson = ["learn", tmp_path / "model", tmp_path / "none", "--cluster", "127.0.0.2:1"]
+        command = [*dafuse_without("ray"), *map(str, lesson)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.stderr == "dafuse: ray is not installed: pip install 'dafuse[ray]'\n"
+        assert not (tmp_path / "model").exists()
 
     def test_a_copy_in_another_shard_counts_once(
         self, three_nodes: Any, photos: Path, tmp_path: Path

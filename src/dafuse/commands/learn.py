@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dafuse.backbones.registry import next_better
+from dafuse.cluster import require_possible
 from dafuse.commands.open_model import (
     ON_ONE_DEVICE,
     BackboneName,
@@ -73,10 +74,13 @@ def learn(
     from dafuse.commands.change import ctrl_c_tells
     from dafuse.data.own_data import lesson_images
     from dafuse.engine.display import shown_progress
+    from dafuse.product.spread import cluster_for
 
     network = replace(network, devices=_devices(network.devices))
     with ctrl_c_tells(model):
         with shown_progress() as progress, ExitStack() as shared:
+            if cluster is not None:
+                require_possible(cluster)
             lesson = lesson_images(source, None)  # what is wrong with it is said first
             new = {"backbone": backbone, "method": method, "seed": seed}
             made_with = _settings(settings, tune)
@@ -88,6 +92,8 @@ def learn(
                     _follow(classifier)
                     return
                 shared.enter_context(_several(classifier, network.devices))
+            known = lesson, classifier.version, classifier.extractor
+            cluster = shared.enter_context(cluster_for(*known, cluster, progress))
             if not classifier.version.number:
                 with classifier.folder.changing(progress):  # else it may never become a model
                     progress.say(_introduced(model, classifier.version))

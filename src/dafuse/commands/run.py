@@ -87,12 +87,12 @@ def main(arguments: Sequence[str]) -> None:
 def _run_on_cluster(config: RunConfig, several: Several, progress: Progress) -> Path:
     """Share out the images of one run, and return its folder."""
     from dafuse.engine.run import resolved, run
-    from dafuse.engine.run_shards import Shards, require_features_only
+    from dafuse.engine.run_shards import SharedImages, require_features_only
 
     config = resolved(config)
     require_features_only(config)  # before a cluster is started
     with cluster.joined(str(several.cluster), progress) as ray:
-        return run(config, progress, shards=Shards(ray, config, several.share))
+        return run(config, progress, shards=SharedImages(ray, config, several.share))
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
@@ -175,8 +175,9 @@ def _options_of(method: str, data: str) -> Callable[..., RunRequest]:
         recipe: str | None = None, /, *, shared: Any, method: Any, data: Any, several: Any
     ) -> RunRequest:
         if recipe is not None:
+            hint = f"; the address of {cluster.OPTION} is HOST:PORT" if several.cluster else ""
             raise DafuseError(
-                f"there is no place for {recipe}: one recipe comes first, then options"
+                f"there is no place for {recipe}: one recipe comes first, then options{hint}"
             )
         config = RunConfig(
             method=_plain(method), data=_plain(data) | {"name": source}, **_plain(shared)

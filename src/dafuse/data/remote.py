@@ -123,11 +123,20 @@ def _connected(url: str) -> Iterator[tuple[Any, str]]:
     except Exception as error:  # each store has errors of its own
         if getattr(error, "status", 0) in (401, 403):
             raise PermissionError(url) from None
+        if "Credential" in type(error).__name__:  # of botocore, google.auth and azure
+            raise _no_keys(url) from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConnectionLost(
             f"the connection to {url} was lost, or there is none ({reason}): give the same command "
             "again when it is back"
         ) from None
+
+
+def _no_keys(url: str) -> DafuseError:
+    where = "as its store wants them"
+    if _scheme(url) == "s3":
+        where = "by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in ~/.aws/credentials"
+    return DafuseError(f"no keys were found for {url}: give them {where}")
 
 
 def _scheme(url: str) -> str:

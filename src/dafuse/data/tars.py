@@ -50,12 +50,13 @@ def tar_part(text: str, part: Part) -> Listed:
     Tars whose names begin with train, test, val or valid are split so; others are not split.
     """
     tars = _of_part(_tars(text), part)
-    names = _class_names(tars)
+    names: list[str] | None = None
     items: list[StoredImage] = []
     labels: list[str] = []
     skipped: list[Skipped] = []
     for tar in tars:
-        found = _index(tar)
+        found = _index(tar)  # what is wrong with the first is said before files beside it are read
+        names = _class_names(tars) if names is None else names
         for image, label in found.labelled(names):
             items.append(image)
             labels.append(label)

@@ -5,6 +5,7 @@ A run on one device is a run of one process, which goes through the same code. T
 and the images of a training step, and then know the same again: features in order, sums in float64.
 """
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ class Ranks:
         while thread.is_alive():
             thread.join(BETWEEN_SIGNALS)
         threads = connected.result()
+        atexit.register(_leave_others)
         # Fabric chose these in that thread, and torch keeps them for each thread apart
         self.fabric.accelerator.setup_device(self.fabric.device)
         torch.set_num_threads(threads)
@@ -275,3 +277,9 @@ def _is_of_connection(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(
         word in words for word in ("connection closed", "connection reset", "broken pipe")
     )
+
+
+def _leave_others() -> None:
+    """Leave the other processes: torch sometimes aborts if Python ends while they are connected."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

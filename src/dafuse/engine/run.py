@@ -36,7 +36,7 @@ from dafuse.processes import started_on
 from dafuse.progress import Progress
 
 if TYPE_CHECKING:
-    from dafuse.engine.run_shards import Shards
+    from dafuse.engine.run_shards import SharedImages
 
 GO_ON = "the same command goes on from the last finished task"
 
@@ -109,7 +109,7 @@ def run(
     config: RunConfig,
     progress: Progress | None = None,
     bench: Bench | None = None,
-    shards: "Shards | None" = None,  # of a cluster that computes features and answers
+    shards: "SharedImages | None" = None,  # of a cluster that computes features and answers
 ) -> Path:
     """Run to the end, from where an earlier start of this run stopped; return its folder."""
     config = resolved(config)

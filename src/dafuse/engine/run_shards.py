@@ -16,13 +16,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dafuse.backbones.depths import Depths
+from dafuse.cluster import RETRIES, why_of_ray
 from dafuse.data.dataset import ImageSet, Part
 from dafuse.engine.config import RunConfig
 from dafuse.engine.evaluate import PredictedClasses, answered
 from dafuse.engine.provenance import provenance
 from dafuse.engine.run import prepare
 from dafuse.engine.trainer import Trainer
-from dafuse.engine.worker_place import ClusterShare, WorkerPlace, why_of_ray
+from dafuse.engine.worker_place import ClusterShare, WorkerPlace
 from dafuse.errors import DafuseError
 from dafuse.methods.contract import Method
 from dafuse.methods.registry import METHODS, find_method, with_defaults
@@ -30,7 +31,6 @@ from dafuse.progress import Bar
 
 SHARDS_EACH = 4  # for each worker: one that is slow does fewer
 MOST_BATCHES = 16  # in a shard, which a lost worker's successor does again
-RETRIES = 5  # of a shard, by Ray
 COMPARED = ("weights", "data_fingerprint", "images", "reading")
 PACKAGES = ("dafuse", "torch", "timm")  # whose versions must be the same everywhere
 
@@ -57,7 +57,7 @@ class SharedRun:
         return replace(self, config=replace(self.config, method={}, out=None))
 
 
-class Shards:
+class SharedImages:
     """Features and answers of images, computed on a cluster."""
 
     def __init__(self, ray: Any, config: RunConfig, share: ClusterShare) -> None:

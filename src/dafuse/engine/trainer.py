@@ -29,7 +29,7 @@ from dafuse.progress import Bar, Progress
 from dafuse.seeds import derive, torch_generator
 
 if TYPE_CHECKING:
-    from dafuse.engine.run_shards import Shards
+    from dafuse.engine.run_shards import SharedImages
 
 # Values that a block keeps per token for the backward pass, in multiples of the width: 18, as
 # measured with 512 images of DeiT-Tiny in bf16, which took 8.5 GB in all.
@@ -67,7 +67,7 @@ class Trainer:
         self.images: dict[str, int] = {}  # number of images in each phase
         self.epoch_losses: list[float] = []
         self._batch = 0  # images of a training batch that several processes share
-        self.shards: Shards | None = None  # of a cluster that computes features and answers
+        self.shards: SharedImages | None = None  # of a cluster that computes features and answers
 
     def fit(
         self,

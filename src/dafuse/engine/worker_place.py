@@ -1,4 +1,4 @@
-"""Work in other processes: what they have of their machine, and why they fail.
+"""Work in other processes: what they have of their machine.
 
 No torch is imported here: a new process first learns how many threads it may use.
 """
@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dafuse.errors import DafuseError
-from dafuse.wording import first_line
 
 if TYPE_CHECKING:
     from dafuse.engine.config import RunConfig
 
 OURS = "DAFUSE_"  # variables of the environment that a worker elsewhere needs, too
-KILLED = "its process was killed, perhaps since memory ran out"
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,3 @@ class ClusterShare:
                 fit = min(fit, has.get("GPU", 0.0) / given["num_gpus"])
             found.append(fit)
         return found
-
-
-def why_of_ray(ray: Any, error: BaseException) -> str:
-    """Say in a line why a Ray task failed."""
-    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
-    if isinstance(error, (*lost, ray.exceptions.OutOfMemoryError)):
-        return KILLED
-    told = getattr(error, "cause", None) or error  # a task's error has the error in it
-    if isinstance(told, DafuseError):
-        return str(told)
-    return f"{type(told).__name__}: {first_line(told)}"

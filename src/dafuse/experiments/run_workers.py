@@ -12,7 +12,8 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.engine.worker_place import KILLED, ClusterShare, WorkerPlace, why_of_ray
+from dafuse.cluster import KILLED, why_of_ray
+from dafuse.engine.worker_place import ClusterShare, WorkerPlace
 from dafuse.errors import DafuseError
 
 if TYPE_CHECKING:

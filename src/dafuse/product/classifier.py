@@ -251,7 +251,8 @@ class Classifier(Answering):
         progress = progress or Progress()
         chosen = self.lesson_options(options)
         dataset = lesson_images(images, labels)
-        with spreading(cluster, progress) as spread, self.folder.changing(progress):
+        asked = dataset, self._start, self.extractor, cluster, progress
+        with spreading(*asked) as spread, self.folder.changing(progress):
             version, digest = self._built_on()
             if find_taught(version.method, version.settings).trains:
                 chosen = {"flip": version.flip, **chosen}

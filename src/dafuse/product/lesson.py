@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dafuse.backbones.backbone import in_words
 from dafuse.backbones.extractor import Extractor
 from dafuse.data.dataset import Dataset, in_few_lines
 from dafuse.data.own_data import none_readable
-from dafuse.errors import DafuseError
 from dafuse.product.folder import ModelFolder
 from dafuse.product.gathered import Gathered
 from dafuse.product.objects import put_arrays, read_shared
@@ -83,11 +81,6 @@ def teach(
     for line in in_few_lines(dataset.skipped):
         progress.say(line)
     planned = learner.plan(dataset)
-    if planned.size is None and spread is not in_turn:
-        raise DafuseError(
-            f"{in_words(version.method, version.settings)} reads the images of a lesson itself, so "
-            "a cluster is of no use to it: leave out --cluster"
-        )
     if planned.is_cut:
         learner, read = _going_on(learner, planned, spread, progress)
     else:

@@ -69,6 +69,11 @@ class Planned:
         return replace(self, images=images, labels_N=self.labels_N[rows_N])
 
 
+def are_several(images: int) -> bool:
+    """Tell whether a lesson of so many images is cut, if its method takes it so."""
+    return images > SHARD
+
+
 def plan(version: Version, dataset: Dataset, in_shards: bool) -> Planned:
     """Plan the lesson of a data set; one of many images in shards, if the method takes them so."""
     known = version.names

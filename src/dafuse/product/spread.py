@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from dafuse import __version__
+from dafuse.backbones.backbone import in_words
 from dafuse.backbones.card import files_beside
 from dafuse.backbones.extractor import Extractor
-from dafuse.cluster import joined
-from dafuse.data.dataset import Item
+from dafuse.cluster import RETRIES, joined, require_there, why_of_ray
+from dafuse.data.dataset import Dataset, Item
 from dafuse.data.remote import ConnectionLost
 from dafuse.data.stored import StoredImage
 from dafuse.errors import DafuseError
@@ -28,14 +29,14 @@ from dafuse.product.lesson import Learner, Spread, in_turn
 from dafuse.product.objects import read_shared
 from dafuse.product.reading import Reader, ReadShard, Shard, reader_of
 from dafuse.product.seen import Hashes, MetSoFar, Seen
-from dafuse.product.shards import Planned, ReadShards
+from dafuse.product.shards import Planned, ReadShards, are_several
 from dafuse.product.version import Version
 from dafuse.progress import Bar, Progress
-from dafuse.taught.contract import Arrays
+from dafuse.taught.contract import Arrays, InShards
 from dafuse.taught.open_extractor import Wanted, open_extractor
 from dafuse.taught.table import find_taught
+from dafuse.wording import counted
 
-RETRIES = 5  # of a shard whose worker or server is lost: one that kills every worker must end
 AHEAD = 2  # shards for each processor of the cluster that are begun before they are needed
 
 
@@ -53,13 +54,51 @@ class Errand:
 
 
 @contextmanager
-def spreading(address: str | None, progress: Progress) -> Iterator[Spread]:
-    """Join the cluster at this address, and leave it at the end; without one, read shards here."""
+def cluster_for(
+    dataset: Dataset,
+    version: Version,
+    extractor: Extractor,
+    address: str | None,
+    progress: Progress,
+) -> Iterator[str | None]:
+    """Join the cluster at this address for a lesson of several shards.
+
+    Yields the address; None where none was given, or where there is nothing to spread.
+    """
     if address is None:
-        yield in_turn
+        yield None
         return
-    with joined(address, progress) as ray:
-        yield partial(on_cluster, ray)
+    blank = find_taught(version.method, version.settings)(extractor, version.settings, version.seed)
+    if not isinstance(blank, InShards):
+        raise DafuseError(
+            f"{in_words(version.method, version.settings)} reads the images of a lesson itself, so "
+            "a cluster is of no use to it: leave out --cluster"
+        )
+    if are_several(len(dataset.train)):
+        with joined(address, progress):
+            yield address
+        return
+    require_there(address)
+    images = counted(len(dataset.train), "image")
+    progress.say(f"this lesson of {images} is one shard: it is computed here, without the cluster")
+    yield None
+
+
+@contextmanager
+def spreading(
+    dataset: Dataset,
+    version: Version,
+    extractor: Extractor,
+    address: str | None,
+    progress: Progress,
+) -> Iterator[Spread]:
+    """Join the cluster if it is of use, and leave it at the end; else read shards here."""
+    with cluster_for(dataset, version, extractor, address, progress) as found:
+        if found is None:
+            yield in_turn
+            return
+        with joined(found) as ray:
+            yield partial(on_cluster, ray)
 
 
 def on_cluster(ray: Any, learner: Learner, planned: Planned) -> ReadShards:
@@ -147,13 +186,13 @@ def _result(ray: Any, task: Any) -> ReadShard:
         found: ReadShard = ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, DafuseError):
-            raise DafuseError(str(error.cause)) from None
+            raise DafuseError(why_of_ray(ray, error)) from None
         raise
     except ray.exceptions.RayError as error:
-        why = " ".join(str(error).split())[:200]
         raise DafuseError(
-            f"a shard was begun {RETRIES + 1} times, and each time its worker was lost ({why}): "
-            "see to the cluster and give the same command again, which goes on"
+            f"a shard was begun {RETRIES + 1} times, and each time its worker was lost "
+            f"({why_of_ray(ray, error)}): see to the cluster and give the same command again, "
+            "which goes on"
         ) from None
     return found
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ class Unfinished:
 
         Shards of different calls are kept apart.
         """
-        passes = iter(range(10))
+        passes = count()
 
         def going_on(shards: list[Shard], met: MetSoFar, bar: Bar) -> Iterator[ReadShard]:
             number = next(passes)
