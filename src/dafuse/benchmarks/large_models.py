@@ -5,7 +5,6 @@ what is in a record; and a record that several classes have is one file, so that
 classes fit on any disk.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -154,7 +153,7 @@ def write_model(path: Path, classes: int, features: Depths) -> Classifier:
     step = {"did": "merge", "when": when, "models": [path.name], "classes": classes}
     changes = {**put_arrays(folder, arrays, known), "numbers": method.numbers()}
     later = version.next(step, reference.sha256, next_id=classes, **changes)
-    folder.publish(replace(later), later.number)
+    folder.publish(later, later.number)
     classifier.refresh()
     return classifier
 

@@ -15,7 +15,14 @@ from cyclopts import Parameter
 
 from dafuse.commands.grid import listed_seeds
 from dafuse.commands.options import Rest
-from dafuse.commands.plans import Placement, make_steps, show_plan
+from dafuse.commands.plans import (
+    Placement,
+    make_steps,
+    missing_of,
+    runs_folder,
+    show_plan,
+    tell_missing,
+)
 from dafuse.commands.run import parse
 from dafuse.commands.terminal import show_results, wide_console
 from dafuse.errors import DafuseError, did_you_mean
@@ -77,7 +84,7 @@ def experiment(
     listed = [listed_seeds(one, "seeds, such as 1993,1994") for one in seeds]
     given = list(dict.fromkeys(chain(*listed)))
     texts, words = method_options(rest)
-    folder = _folder(out)
+    folder = runs_folder(out)
     asked = ExperimentRequest(
         name, experiment, given or experiment.seeds, folder, dry_run, report_only, placement
     )
@@ -109,7 +116,6 @@ def _runs(
 ) -> None:
     """Make an experiment of runs, its report, tables and figure."""
     base, common = parsed(words, texts, asked.experiment)
-    from dafuse.experiments.making import count_of, name_of
     from dafuse.experiments.plan import estimates, measurements, plan
 
     experiment, out = asked.experiment, asked.out
@@ -124,12 +130,9 @@ def _runs(
         print(f"makes {file}.html, .md and .png: {makes}")
         return
     failed = _make(steps, asked)
-    missing = [f"{name_of(step)} ({step.state()})" for step in steps if not step.finished()]
+    missing = missing_of(steps)
     _report(asked, planned, missing, file)
-    if missing:
-        print(f"missing: {'; '.join(missing)}")
-    if failed:
-        raise DafuseError(f"{len(failed)} of {count_of(steps)} failed: {'; '.join(failed)}")
+    tell_missing(steps, missing, failed)
 
 
 def _make(steps: "Sequence[Step]", asked: ExperimentRequest) -> list[str]:
@@ -178,13 +181,6 @@ def _report(
     title = f"{asked.name}: {shared.data['name']}, {shared.backbone}, increment {shared.increment}"
     tables, figure = asked.experiment.tables, asked.experiment.figure
     print("\n".join(write_outputs(runs, file, title, tables, figure, missing)))
-
-
-def _folder(name: str) -> Path:
-    out = Path(name)
-    if out.exists() and not out.is_dir():
-        raise DafuseError(f"--out {out} is not a folder")
-    return out
 
 
 def _require_measurable(name: str, experiment: Experiment, measure: MeasureOptions) -> None:

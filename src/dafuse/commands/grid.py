@@ -12,7 +12,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dafuse.commands.plans import Placement, make_steps, show_plan
+from dafuse.commands.plans import (
+    Placement,
+    make_steps,
+    missing_of,
+    runs_folder,
+    show_plan,
+    tell_missing,
+)
 from dafuse.commands.terminal import show_results
 from dafuse.data.registry import DATASETS
 from dafuse.engine.config import RunConfig
@@ -128,10 +135,8 @@ def run_grid(configs: Sequence[RunConfig], placement: Placement, dry_run: bool) 
     for option, why in NOT_HERE.items():
         if getattr(shared, option):
             raise DafuseError(f"--{option} is not for a grid: {why}")
-    out = Path(shared.out or "runs")
-    if out.exists() and not out.is_dir():
-        raise DafuseError(f"--out {out} is not a folder")
-    from dafuse.experiments.making import count_of, name_of
+    out = runs_folder(shared.out or "runs")
+    from dafuse.experiments.making import count_of
     from dafuse.experiments.plan import estimates, plan_grid
 
     planned = plan_grid([replace(config, out=None) for config in configs], out)
@@ -142,17 +147,14 @@ def run_grid(configs: Sequence[RunConfig], placement: Placement, dry_run: bool) 
         return
     _require_openable(planned)
     failed = make_steps(planned, out, placement)
-    missing = [f"{name_of(each)} ({each.state()})" for each in planned if not each.finished()]
+    missing = missing_of(planned)
     runs = [found for each in planned if (found := each.results()) is not None]
     if runs:
         title = f"grid of {count_of(planned)}"
         show_results(runs, file.with_name(f"{file.name}.html"), title=title, missing=missing)
         made = write_outputs(runs, file, title, TABLES, _figure(runs), missing)
         print("\n".join(line for line in made if not line.startswith("no ")))
-    if missing:
-        print(f"missing: {'; '.join(missing)}")
-    if failed:
-        raise DafuseError(f"{len(failed)} of {count_of(planned)} failed: {'; '.join(failed)}")
+    tell_missing(planned, missing, failed)
 
 
 def _name(planned: "Sequence[PlannedRun]") -> str:

@@ -59,6 +59,13 @@ class Placement:
             )
 
 
+def runs_folder(name: str) -> Path:
+    out = Path(name)
+    if out.exists() and not out.is_dir():
+        raise DafuseError(f"--out {out} is not a folder")
+    return out
+
+
 def make_steps(steps: "Sequence[Step]", out: Path, placement: Placement) -> list[str]:
     """Make the steps that are not finished, as it was asked for. Returns those that failed."""
     make_folder(out)
@@ -80,6 +87,23 @@ def make_steps(steps: "Sequence[Step]", out: Path, placement: Placement) -> list
             return make_together(steps, workers, table)
     with TerminalProgress() as progress:
         return make_in_turn(steps, progress)
+
+
+def missing_of(steps: "Sequence[Step]") -> list[str]:
+    """Return the steps that are not finished, and how far each is."""
+    from dafuse.experiments.making import name_of
+
+    return [f"{name_of(step)} ({step.state()})" for step in steps if not step.finished()]
+
+
+def tell_missing(steps: "Sequence[Step]", missing: Sequence[str], failed: Sequence[str]) -> None:
+    """Say what is missing, and raise what failed."""
+    from dafuse.experiments.making import count_of
+
+    if missing:
+        print(f"missing: {'; '.join(missing)}")
+    if failed:
+        raise DafuseError(f"{len(failed)} of {count_of(steps)} failed: {'; '.join(failed)}")
 
 
 def show_plan(steps: "Sequence[Step]", known: Sequence[float | None], out: Path) -> None:

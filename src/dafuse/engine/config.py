@@ -134,6 +134,11 @@ def saved_config(content: Any, folder: object) -> RunConfig:
     return config
 
 
+def split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a method or of a data set, and its options."""
+    return named["name"], {key: value for key, value in named.items() if key != "name"}
+
+
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return key, old and new value wherever two flat configurations differ."""
     keys = sorted(old.keys() | new.keys())

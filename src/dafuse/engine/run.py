@@ -16,7 +16,7 @@ from dafuse.data.batches import Loader
 from dafuse.data.dataset import Dataset
 from dafuse.data.registry import open_dataset
 from dafuse.data.stream import Stream, Task
-from dafuse.engine.config import RunConfig
+from dafuse.engine.config import RunConfig, split_name
 from dafuse.engine.devices import launch
 from dafuse.engine.display import LoggedProgress
 from dafuse.engine.evaluate import TaskEvaluation, evaluate
@@ -65,7 +65,7 @@ def prepare(
     def open_inputs() -> tuple[Network, Dataset]:
         network = build_backbone(config.backbone, config.normalize)
         require_suitable(config, network)  # before its weights are fetched and images are read
-        name, options = _split_name(config.data)
+        name, options = split_name(config.data)
         dataset = open_dataset(name, **options)
         with_weights(network, config.weights, config.weights_sha256, progress)
         make_stream(config, dataset)  # its errors come before the decoding
@@ -83,7 +83,7 @@ def prepare(
 
 def require_suitable(config: RunConfig, network: Network) -> None:
     """Refuse a method and a network that cannot work together."""
-    name, options = _split_name(config.method)
+    name, options = split_name(config.method)
     need = find_method(name).needs_of(options)
     require_offered(in_words(name, options), need, network.tag, network.offers)
 
@@ -91,9 +91,9 @@ def require_suitable(config: RunConfig, network: Network) -> None:
 def resolved(config: RunConfig) -> RunConfig:
     """Fill in every default of the configuration, as the command line would."""
     require_possible(config)
-    name, options = _split_name(config.method)
+    name, options = split_name(config.method)
     method = {"name": name, **methods.checked_options(name, options)}
-    name, options = _split_name(config.data)
+    name, options = split_name(config.data)
     if config.backbone.lower().endswith(".onnx"):
         raise DafuseError(
             f"a run needs the tag of a network of timm, and {config.backbone} is an exported one, "
@@ -134,7 +134,7 @@ def run(
             trainer.shards = shards
             with ranks.together():
                 record = open_record(config, folder.path, ranks)
-            name, options = _split_name(config.method)
+            name, options = split_name(config.method)
             method = find_method(name)(trainer=trainer, **options)
             if record is not None:
                 record.wrap(method)
@@ -228,10 +228,6 @@ def _load(
         raise DafuseError(
             f"the checkpoint in {folder.path} is not of this run; {folder.start_again}"
         )
-
-
-def _split_name(named: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    return named["name"], {key: value for key, value in named.items() if key != "name"}
 
 
 def _add(

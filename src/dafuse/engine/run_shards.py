@@ -18,7 +18,7 @@ from torch import Tensor
 from dafuse.backbones.depths import Depths
 from dafuse.cluster import RETRIES, why_of_ray
 from dafuse.data.dataset import ImageSet, Part
-from dafuse.engine.config import RunConfig
+from dafuse.engine.config import RunConfig, split_name
 from dafuse.engine.evaluate import PredictedClasses, answered
 from dafuse.engine.provenance import provenance
 from dafuse.engine.run import prepare
@@ -145,8 +145,7 @@ class SharedImages:
 
 def require_features_only(config: RunConfig) -> None:
     """Refuse what cannot be shared out: a method that trains, a stream without tasks."""
-    name = config.method["name"]
-    options = {key: value for key, value in config.method.items() if key != "name"}
+    name, options = split_name(config.method)
     if find_method(name).needs_of(options) != "features":
         able = [
             other
@@ -183,8 +182,8 @@ def answers_of(
     global _method
     trainer = _trainer(setting)
     if _method is None or _method[0] != token:
-        named = dict(setting.config.method)
-        method = find_method(named.pop("name"))(trainer=trainer, **named)
+        name, options = split_name(setting.config.method)
+        method = find_method(name)(trainer=trainer, **options)
         method.load_state({key: value.to(trainer.device) for key, value in load(state).items()})
         _method = token, method
     images, known = _images(trainer, rows), torch.tensor(known_N)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dafuse.data.stream import Stream, Task
-from dafuse.engine.config import RunConfig
+from dafuse.engine.config import RunConfig, split_name
 from dafuse.engine.devices import launch
 from dafuse.engine.folder import RunFolder
 from dafuse.engine.provenance import provenance
@@ -133,9 +133,9 @@ def _replayed(
     config: RunConfig, trainer: Trainer, record: Path, stream: Stream, wanted: Sequence[int]
 ) -> Iterator[tuple[Task, DAF]]:
     """Yield the method after each wanted task, with its θ_t and θ*_t as in the run."""
-    own = {key: value for key, value in config.method.items() if key != "name"}
+    name, own = split_name(config.method)
     own["align_epochs"] = 0  # the classifier is not used
-    method = find_method(config.method["name"])(trainer=trainer, **own)
+    method = find_method(name)(trainer=trainer, **own)
     if not isinstance(method, DAF):
         raise DafuseError(f"the method {method.name} does not fuse adapters: nothing to measure")
     Recording(record, None, trainer.ranks).wrap(method)

@@ -126,7 +126,7 @@ async def classes(
     records = None if service.classifier is None else service.classifier.version.classes
     names = service.served.classes if records is None else [one.name for one in records]
     wanted = same_name(query)
-    found = [row for row, name in enumerate(names) if wanted in same_name(name)]
+    found = [row for row, name in enumerate(names) if not wanted or wanted in same_name(name)]
     shown = found[offset : offset + limit]
     return say.Classes(
         model=service.name,
